@@ -1,0 +1,1 @@
+"""Postgres: admission, settlement, audit, migrations and the embedded server."""
