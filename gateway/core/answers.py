@@ -1,0 +1,209 @@
+"""Decisions and outcomes as problem documents: the sentence, and what a caller may do next."""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+from gateway.core.decide import (
+    Known,
+    Lapsed,
+    RejectNotRetained,
+    RejectReused,
+    RejectStale,
+    RejectUnknown,
+    RejectUnresolved,
+    Repeat,
+    WaitForEntity,
+    WaitForKey,
+)
+from gateway.core.model import Fault, Response
+from gateway.core.problems import Member, Problem
+from gateway.core.settle import NotSent, Unknown
+
+__all__ = ["Refusal", "incomplete", "not_sent", "outcome_unknown", "refusal"]
+
+Refusal = (
+    RejectStale
+    | RejectReused
+    | RejectNotRetained
+    | WaitForKey
+    | RejectUnknown
+    | RejectUnresolved
+    | WaitForEntity
+    | Lapsed
+    | Repeat
+)
+
+_RECHECK_S = 30
+"""Seconds until asking again for an unknown outcome helps: a person or late bytes decide it."""
+
+# RFC 9209 §2.3; what has no type of its own there is a connection that ended.
+_PROXY_ERRORS: dict[Fault, str] = {
+    "dns": "dns_error",
+    "refused": "connection_refused",
+    "connect-timeout": "connection_timeout",
+    "tls": "tls_protocol_error",
+    "pool": "connection_limit_reached",
+    "paused": "proxy_internal_error",
+    "closed": "connection_terminated",
+    "reset": "connection_terminated",
+    "timeout": "http_response_timeout",
+    "protocol": "http_protocol_error",
+    "headers-too-large": "http_response_header_section_size",
+}
+
+_WHY_NOT_SENT: dict[Fault, str] = {
+    "dns": "the upstream's name has no address",
+    "refused": "the upstream refused the connection",
+    "connect-timeout": "the upstream accepted no connection in time",
+    "tls": "the TLS handshake with the upstream failed",
+    "pool": "no connection to the upstream came free in time",
+    "paused": "the gateway was held up past its send deadline",
+}
+
+
+def refusal(decision: Refusal) -> Problem:
+    """The answer to a decision that forwards and replays nothing; a wait that is over included."""
+    match decision:
+        case RejectStale(fence, mark):
+            return Problem(
+                "fence-stale",
+                f"Stop: fence {fence} is below the entity's high-water mark {mark}, so another "
+                "worker owns it now; give the work up.",
+                members={"fence": fence, "high_water_mark": mark},
+            )
+        case RejectReused(first):
+            return Problem(
+                "key-reused",
+                "Use a new idempotency key: this one already names a command with another "
+                "method, path, query, entity, listed header or body.",
+                members={"first": _first(first)},
+            )
+        case RejectNotRetained():
+            return _not_retained(decision)
+        case RejectUnknown():
+            return _unknown_again(decision)
+        case WaitForKey(remaining_ms):
+            return Problem(
+                "in-flight",
+                "Repeat the same request later: an earlier attempt of this command is on its way.",
+                retry_after_s=_seconds(remaining_ms),
+            )
+        case RejectUnresolved(other):
+            return Problem(
+                "entity-unresolved",
+                "Wait until the outcome of the entity's earlier command is resolved: it is "
+                "unknown, and this one must not overtake it.",
+                retry_after_s=_RECHECK_S,
+                members={"blocked_by": {"key": other.key, "state": other.state}},
+            )
+        case WaitForEntity(other):
+            return Problem(
+                "entity-busy",
+                "Repeat the same request later: an earlier command of the entity is in flight.",
+                retry_after_s=_seconds(other.remaining_ms),
+                members={"blocked_by": {"key": other.key, "state": other.state}},
+            )
+        case Lapsed():
+            return not_sent(NotSent("paused"))
+        case Repeat():
+            return Problem("overloaded", "Repeat the same request: the key kept changing hands.")
+        case _:
+            assert_never(decision)
+
+
+def not_sent(outcome: NotSent) -> Problem:
+    """Nothing left the gateway, and the key is given back."""
+    why = _WHY_NOT_SENT.get(outcome.fault, "the connection ended before the first byte")
+    return Problem(
+        "not-sent",
+        f"Repeat the same request: nothing was sent, because {why}.",
+        error=_PROXY_ERRORS[outcome.fault],
+        retry_after_s=1,
+    )
+
+
+def outcome_unknown(outcome: Unknown) -> Problem:
+    """The first answer to a command whose outcome became unknown just now."""
+    evidence = outcome.evidence
+    if evidence is None:
+        return Problem(
+            "outcome-unknown",
+            "Do not send this command under another key: it may have been executed, and no "
+            "answer came. Ask again with the same key, or have it resolved.",
+            sent=outcome.sent,
+            error=_PROXY_ERRORS[outcome.fault] if outcome.fault else "http_response_timeout",
+            retry_after_s=_RECHECK_S,
+        )
+    return Problem(
+        "outcome-unknown",
+        f"Do not send this command under another key: the upstream answered {evidence.status}, "
+        "which does not say whether it was executed. Ask again with the same key, or have it "
+        "resolved.",
+        sent="yes",
+        error="",
+        retry_after_s=_RECHECK_S,
+        received_status=evidence.status,
+        members={"upstream": _evidence(evidence)},
+    )
+
+
+def incomplete(response: Response) -> Problem:
+    """Executed and recorded, but the answer was cut short, so no part of it is relayed."""
+    return Problem(
+        "response-incomplete",
+        f"Do not repeat it: the command was executed (status {response.status}), but its response "
+        "was cut short; read the result from the upstream.",
+        received_status=response.status,
+        members={"upstream": {"status": response.status}},
+    )
+
+
+def _not_retained(decision: RejectNotRetained) -> Problem:
+    if decision.settled_by == "resolved":
+        return Problem(
+            "response-not-retained",
+            "Do not repeat it: a person resolved this command as executed; there is no response.",
+            members={"resolved": "executed", **_compared(decision.compared)},
+        )
+    return Problem(
+        "response-not-retained",
+        f"Do not repeat it: the command was executed (status {decision.status}), but its response "
+        "is not kept; read the result from the upstream.",
+        members={"upstream": {"status": decision.status}, **_compared(decision.compared)},
+    )
+
+
+def _unknown_again(decision: RejectUnknown) -> Problem:
+    status = decision.evidence_status
+    members: dict[str, Member] = dict(_compared(decision.compared))
+    if status is not None:
+        members["upstream"] = {"status": status}
+    return Problem(
+        "outcome-unknown",
+        "Do not send this command under another key: an earlier attempt may have been executed. "
+        "Ask again later with the same key, or have it resolved.",
+        sent="yes" if status is not None else "unknown",
+        retry_after_s=_RECHECK_S,
+        received_status=status,
+        members=members,
+    )
+
+
+def _compared(compared: bool) -> dict[str, Member]:
+    return {} if compared else {"fingerprint": "not-compared"}
+
+
+def _first(first: Known) -> dict[str, str | int | None]:
+    return {"state": first.state, "status": first.status}
+
+
+def _evidence(evidence: Response) -> dict[str, str | int | None]:
+    # Evidence, not a relay: whatever the bytes are, a reader sees text.
+    return {"status": evidence.status, "body_start": evidence.body.decode("utf-8", "replace")}
+
+
+def _seconds(remaining_ms: int) -> int:
+    """A first look after a second is cheap; a command in flight is rarely at its deadline."""
+    return max(1, min(math.ceil(remaining_ms / 1000), 5))

@@ -1,0 +1,101 @@
+"""Who is calling: gateway keys, judged against a snapshot of them.
+
+A token is ``fg_<tenant number>_<key id>_<secret>``. The two numbers in front find the key; only
+the secret's SHA-256 is kept, and it is compared in constant time. No fast path tells an unknown
+key from a wrong secret or from bytes that are no token at all, and no bytes make it raise: a
+compare of ``str`` would, at the first accented letter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from hmac import compare_digest
+
+__all__ = ["CallerKey", "Principal", "Snapshot", "Token", "format_token", "parse_token"]
+
+_TOKEN = re.compile(rb"fg_([1-9][0-9]{0,9})_([a-z0-9]{8,12})_([A-Za-z0-9_-]{43})")
+
+_NO_DIGEST = bytes(32)
+"""Stands in for an unknown key's digest; no SHA-256 of anything is known to be all zeros."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller. ``salt``: the tenant's, 16 bytes. ``key_id`` is ``None`` for the anonymous one."""
+
+    tenant: int
+    name: str
+    tenant_name: str
+    salt: bytes = field(repr=False)
+    key_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallerKey:
+    """A key that is in force. ``secret_digest``: 32 bytes, SHA-256 of the secret."""
+
+    principal: Principal
+    secret_digest: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The parts of a token. ``secret`` is never shown or stored."""
+
+    tenant: int
+    key_id: str
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All keys in force, by (tenant, key id).
+
+    ``anonymous`` is set only while no key has ever existed, revoked ones included: then everybody
+    is it, and the gateway serves loopback only. Revoking the last key never opens the gate.
+    """
+
+    keys: Mapping[tuple[int, str], CallerKey]
+    anonymous: Principal | None = None
+
+    def authenticate(self, lines: Sequence[bytes]) -> Principal | None:
+        """The holder of the one key in all lines of the ``Authorization`` field, else ``None``.
+
+        It never answers ``anonymous``; whether that applies is a question before this one.
+        """
+        candidate = _bearer(lines)
+        token = parse_token(candidate)
+        found = None if token is None else self.keys.get((token.tenant, token.key_id))
+        secret = candidate if token is None else token.secret
+        expected = _NO_DIGEST if found is None else found.secret_digest
+        equal = compare_digest(sha256(secret).digest(), expected)
+        return found.principal if equal and found is not None else None
+
+    def closed(self) -> Snapshot:
+        """The same keys, and nobody anonymous."""
+        return replace(self, anonymous=None)
+
+
+def parse_token(text: bytes) -> Token | None:
+    """The parts of ``text`` if it is spelled like a token."""
+    match = _TOKEN.fullmatch(text)
+    if match is None:
+        return None
+    return Token(int(match[1]), match[2].decode("ascii"), match[3])
+
+
+def format_token(token: Token) -> str:
+    """What the caller sends behind ``Bearer``."""
+    return f"fg_{token.tenant}_{token.key_id}_{token.secret.decode('ascii')}"
+
+
+def _bearer(lines: Sequence[bytes]) -> bytes:
+    """The credentials of a single ``Bearer`` line (RFC 9110 §11.4: the scheme in any case), or
+    nothing. Two lines are refused: hops differ in which one they would take."""
+    if len(lines) != 1:
+        return b""
+    scheme, _, credentials = lines[0].strip(b" \t").partition(b" ")
+    return credentials.strip(b" ") if scheme.lower() == b"bearer" else b""

@@ -1,0 +1,81 @@
+"""A command as it is admitted, and the ends that an attempt can put to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from gateway.core.model import Response
+
+__all__ = ["Command", "Hold", "Release", "Settle", "SettleResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One intended side effect, with everything that admit records of it.
+
+    ``key_digest`` 16 bytes, ``fingerprint`` 32, ``rules`` 8 (the fingerprint's rule version),
+    ``upstream_digest`` 16. ``deadline_ms`` counts from the admit, on the database's clock.
+    """
+
+    tenant: int
+    key_digest: bytes
+    key: str
+    policy: str
+    entity: str
+    fingerprint: bytes
+    rules: bytes
+    fence: int | None
+    attempt: UUID
+    principal: str
+    request_id: str
+    serial: bool
+    unknown: str
+    upstream_key: str | None
+    upstream_digest: bytes
+    deadline_ms: int
+    settle_delay_s: int
+    response_days: int
+    key_days: int
+
+    @property
+    def has_entity_row(self) -> bool:
+        """Whether admitting it locks its entity: it has a fence to compare or a slot to take."""
+        return self.serial or self.fence is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Record the final response; ``keep_body`` false records all but the body. The header list is
+    the one to replay."""
+
+    command: Command
+    response: Response
+    keep_body: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the key back; ``reason`` names the proof that the upstream did not execute."""
+
+    command: Command
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Record that the outcome is unknown, with what an ambiguous response said."""
+
+    command: Command
+    reason: str
+    evidence: Response | None
+
+
+SettleResult = Literal[
+    "settled",  # in time
+    "late",  # recorded, after the command had become unknown or its key was given back
+    "already",  # an earlier try of this settle had committed
+    "resolved",  # a person had settled it as executed; the response went to the audit
+    "duplicate",  # a newer attempt holds the key: two effects are to be suspected
+]

@@ -1,0 +1,233 @@
+"""The decision table: what the database committed, named.
+
+The admit statement applies the rules under its locks and returns facts; ``decide`` only gives
+those facts their name. No gateway clock enters, and nothing is sent on any decision but
+``Forward``, which exists only where the returned row carries this call's own attempt.
+
+The order of the checks below is the order of the table in ``docs/architecture.md``; first match
+wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from gateway.core.model import Response
+
+__all__ = [
+    "Decision",
+    "Facts",
+    "Forward",
+    "Known",
+    "Lapsed",
+    "Open",
+    "RejectNotRetained",
+    "RejectReused",
+    "RejectStale",
+    "RejectUnknown",
+    "RejectUnresolved",
+    "Repeat",
+    "Replay",
+    "SettledBy",
+    "State",
+    "WaitForEntity",
+    "WaitForKey",
+    "decide",
+]
+
+State = Literal["in-flight", "unknown", "settled"]
+"""Derived, never stored: settled, else past its deadline (unknown), else in flight."""
+
+SettledBy = Literal["answer", "late", "resolved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The command row that already stands under this key.
+
+    ``same``: its fingerprint equals this request's; ``None`` where the two were made by different
+    rule versions and so cannot be compared. ``response`` is kept only while ``state`` is settled
+    and the body was recorded; ``status`` outlives the body. ``remaining_ms``: to the deadline.
+    ``evidence_status``: the upstream's status, where an ambiguous one made the outcome unknown.
+    """
+
+    attempt: UUID
+    state: State
+    same: bool | None
+    remaining_ms: int
+    status: int | None = None
+    response: Response | None = None
+    settled_by: SettledBy | None = None
+    evidence_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Another command that holds the entity's open slot."""
+
+    key: str
+    state: Literal["in-flight", "unknown"]
+    remaining_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one admit committed for one command.
+
+    ``attempt`` and ``fence`` are the call's own; ``mark`` is the entity's high-water mark after
+    it (``None`` where the command has neither a fence nor an entity slot).
+    """
+
+    attempt: UUID
+    fence: int | None
+    mark: int | None
+    known: Known | None
+    open: Open | None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectStale:
+    """Row 1: the fence is below the high-water mark."""
+
+    fence: int
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectReused:
+    """Row 3: the key already names another command."""
+
+    first: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Row 4. ``compared`` is false where the fingerprints had different rule versions."""
+
+    response: Response
+    settled_by: SettledBy
+    compared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RejectNotRetained:
+    """Row 5: executed, but the response is not kept. ``status`` is ``None`` where a person
+    resolved the command as executed."""
+
+    status: int | None
+    settled_by: SettledBy
+    compared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForKey:
+    """Row 6: an earlier attempt of the same command is in flight."""
+
+    remaining_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectUnknown:
+    """Row 9: the same command was admitted before and its outcome is unknown."""
+
+    evidence_status: int | None
+    compared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RejectUnresolved:
+    """Row 11: another command of the entity is unknown, so none may overtake it."""
+
+    open: Open
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForEntity:
+    """Row 12: another command of the entity is in flight."""
+
+    open: Open
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Row 13: admitted under this call's own attempt; send it."""
+
+    attempt: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """Admitted under this call's own attempt, but its deadline has passed before anything was
+    sent: not sent, so it is released."""
+
+    attempt: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Neither an existing row nor an insert came back (released in between): admit again."""
+
+
+Decision = (
+    RejectStale
+    | RejectReused
+    | Replay
+    | RejectNotRetained
+    | WaitForKey
+    | RejectUnknown
+    | RejectUnresolved
+    | WaitForEntity
+    | Forward
+    | Lapsed
+    | Repeat
+)
+
+
+def decide(facts: Facts) -> Decision:
+    """Name what was committed; total over every combination of facts."""
+    known = facts.known
+    if known is not None and known.attempt == facts.attempt:
+        return _own(known)
+    if facts.fence is not None and facts.mark is not None and facts.fence < facts.mark:
+        return RejectStale(facts.fence, facts.mark)
+    if known is not None:
+        return _existing(known)
+    if facts.open is None:
+        return Repeat()
+    if facts.open.state == "unknown":
+        return RejectUnresolved(facts.open)
+    return WaitForEntity(facts.open)
+
+
+def _own(known: Known) -> Decision:
+    """This attempt's row: inserted just now, or by a try whose commit answer was lost.
+
+    It comes before the fence step: the row proves that the fence was good when the attempt was
+    admitted, and an attempt that was admitted may be sent (G2). A row past its deadline is not
+    sent: the database already calls it unknown, and others may act on that.
+    """
+    match known.state:
+        case "in-flight":
+            return Forward(known.attempt)
+        case "unknown":
+            return Lapsed(known.attempt)
+        case "settled":
+            return _existing(known)
+
+
+def _existing(known: Known) -> Decision:
+    if known.same is False:
+        return RejectReused(known)
+    compared = known.same is not None
+    match known.state:
+        case "settled":
+            settled_by = known.settled_by or "answer"
+            if known.response is None:
+                return RejectNotRetained(known.status, settled_by, compared)
+            return Replay(known.response, settled_by, compared)
+        case "in-flight":
+            return WaitForKey(known.remaining_ms)
+        case "unknown":
+            return RejectUnknown(known.evidence_status, compared)

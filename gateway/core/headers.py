@@ -1,0 +1,109 @@
+"""Which header fields cross the gateway, in each direction, and which are recorded.
+
+Fields are ordered pairs of raw bytes; order and repeats are kept. Names compare without case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.core.model import Headers
+
+__all__ = [
+    "CONTROL",
+    "decode_lines",
+    "encode_lines",
+    "end_to_end",
+    "loops",
+    "recordable",
+    "relayable",
+    "values",
+    "without",
+]
+
+# RFC 9110 §7.6.1, with the obsolete and HTTP/2-upgrade ones that peers still send.
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    }
+)
+
+CONTROL = frozenset(
+    {b"authorization", b"idempotency-key", b"x-execution-fence", b"x-execution-entity"}
+)
+"""Request fields that speak to the gateway; passed up only where the policy says so."""
+
+# What the gateway itself says about an answer; an upstream must not be able to say it.
+_OURS = frozenset({b"idempotent-replayed", b"gateway-outcome", b"gateway-fingerprint"})
+
+# Bound to one moment or one caller, so a replay must not carry them.
+_NOT_RECORDED = frozenset(
+    {b"set-cookie", b"set-cookie2", b"www-authenticate", b"date", b"content-length"}
+)
+
+
+def values(headers: Headers, name: bytes) -> list[bytes]:
+    """Every line of the field ``name`` (lower case), in order."""
+    return [value for key, value in headers if key.lower() == name]
+
+
+def without(headers: Headers, names: frozenset[bytes]) -> Headers:
+    """The fields whose lower-case name is not in ``names``."""
+    return tuple(pair for pair in headers if pair[0].lower() not in names)
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """Drop hop-by-hop fields: the fixed ones, those any ``Connection`` line nominates, and
+    ``Proxy-*`` except ``Proxy-Status``, which every hop adds to (RFC 9209 §2)."""
+    dropped = _HOP_BY_HOP | _nominated(headers)
+    return tuple(pair for pair in headers if not _is_hop(pair[0].lower(), dropped))
+
+
+def relayable(headers: Headers) -> Headers:
+    """What a caller sees of an upstream's response head."""
+    return without(end_to_end(headers), _OURS)
+
+
+def recordable(headers: Headers) -> Headers:
+    """What is recorded of an upstream's response head, to be replayed."""
+    return without(relayable(headers), _NOT_RECORDED)
+
+
+def loops(headers: Headers, pseudonym: bytes) -> bool:
+    """Whether ``pseudonym`` received this message before, by its ``Via`` (RFC 9110 §7.6.3)."""
+    for value in values(headers, b"via"):
+        for hop in value.split(b","):
+            words = hop.split()
+            if len(words) > 1 and words[1] == pseudonym:
+                return True
+    return False
+
+
+def encode_lines(headers: Headers) -> bytes:
+    """Ordered pairs as ``name:value`` lines, each ended by CR LF, for the store."""
+    return b"".join(b"%b:%b\r\n" % pair for pair in headers)
+
+
+def decode_lines(lines: bytes) -> Headers:
+    """The inverse of ``encode_lines``; values hold no CR or LF (RFC 9110 §5.5)."""
+    pairs = (line.partition(b":") for line in lines.split(b"\r\n")[:-1])
+    return tuple((name, value) for name, _, value in pairs)
+
+
+def _nominated(headers: Headers) -> frozenset[bytes]:
+    names: Iterable[bytes] = (
+        name.strip().lower()
+        for value in values(headers, b"connection")
+        for name in value.split(b",")
+    )
+    return frozenset(names)
+
+
+def _is_hop(name: bytes, dropped: frozenset[bytes]) -> bool:
+    return name in dropped or (name.startswith(b"proxy-") and name != b"proxy-status")

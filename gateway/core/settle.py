@@ -1,0 +1,108 @@
+"""What an exchange proves: the table of outcomes.
+
+Classification is by the furthest stage reached, never by the kind of error: only proof that
+nothing left, or a status by which the upstream itself says so, gives a key back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from gateway.core.model import Exchange, Fault, Response, Rules, Stage
+
+__all__ = [
+    "EVIDENCE_LIMIT",
+    "Answered",
+    "NotExecuted",
+    "NotSent",
+    "Outcome",
+    "Sent",
+    "Unknown",
+    "classify",
+    "sent_of",
+]
+
+EVIDENCE_LIMIT = 2048
+"""Bytes of an ambiguous response's body kept as evidence: an error page's first screen."""
+
+Sent = Literal["no", "yes", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """No byte of the request left; the key is given back."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class NotExecuted:
+    """The upstream answered with a status that says it did nothing; relay and give back.
+
+    ``complete`` is false where the body was cut short: the status still proves it.
+    """
+
+    response: Response
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The final response. ``kept``: its body is complete and within the keep limit.
+
+    ``complete`` is false where the body was cut short: the command was executed, its answer is
+    not whole, so the caller gets no truncated copy of it.
+    """
+
+    response: Response
+    kept: bool
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The effect may or may not have happened. ``fault``: why no final response came, or
+    ``evidence``: an ambiguous response, its body cut to ``EVIDENCE_LIMIT``."""
+
+    fault: Fault | None
+    sent: Sent
+    evidence: Response | None = None
+
+
+Outcome = NotSent | NotExecuted | Answered | Unknown
+
+
+def classify(exchange: Exchange, rules: Rules) -> Outcome:
+    """Judge one exchange by its stage and, where a status was seen, by the policy's lists."""
+    if exchange.stage < Stage.SENDING_HEADERS:
+        return NotSent(exchange.fault or "closed")
+    if exchange.response is None:
+        return Unknown(exchange.fault or "closed", sent_of(exchange.stage))
+    return _by_status(exchange, exchange.response, rules)
+
+
+def _by_status(exchange: Exchange, response: Response, rules: Rules) -> Outcome:
+    whole = exchange.stage is Stage.BODY_COMPLETE
+    if response.status in rules.not_executed:
+        return NotExecuted(response, complete=whole or exchange.oversize)
+    if response.status in rules.ambiguous:
+        start = Response(response.status, response.headers, response.body[:EVIDENCE_LIMIT])
+        return Unknown(exchange.fault, "yes", start)
+    return Answered(response, kept=whole, complete=whole or exchange.oversize)
+
+
+def sent_of(stage: Stage) -> Sent:
+    """What may be said of the request's bytes at this stage.
+
+    ``unknown`` covers the write itself: the socket was handed bytes, how many left is not known.
+    """
+    match stage:
+        case Stage.CONNECTING | Stage.CONNECTED:
+            return "no"
+        case Stage.SENDING_HEADERS | Stage.SENDING_BODY:
+            return "unknown"
+        case Stage.SENT | Stage.STATUS_SEEN | Stage.BODY_COMPLETE:
+            return "yes"
+        case _:
+            assert_never(stage)

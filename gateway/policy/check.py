@@ -1,0 +1,60 @@
+"""What ``fencegate check`` prints of policies that loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.policy.compiled import CompiledCommand, Mount, Policies
+
+__all__ = ["render_report"]
+
+
+def render_report(policies: Policies) -> str:
+    """Mounts, their commands, and warnings, for people. Header values are never shown."""
+    lines: list[str] = []
+    for mount in policies.mounts:
+        lines += _mount(mount)
+        lines.append("")
+    for warning in policies.warnings:
+        lines.append(f"warning: {warning}")
+    commands, warnings = len(policies.commands()), len(policies.warnings)
+    lines.append(
+        f"{_count(len(policies.mounts), 'policy', 'policies')}, "
+        f"{_count(commands, 'command', 'commands')}, {_count(warnings, 'warning', 'warnings')}"
+    )
+    return "\n".join(lines)
+
+
+def _mount(mount: Mount) -> Iterator[str]:
+    upstream = mount.upstream
+    yield f"{upstream.mount} -> {upstream.url}  [{upstream.name}, {mount.file}]"
+    if upstream.headers:
+        yield "  sets " + ", ".join(name.decode("ascii") for name, _ in upstream.headers)
+    for command in mount.commands:
+        yield from _command(command)
+    yield "  other GET, HEAD, OPTIONS stream through; anything else is refused"
+
+
+def _command(command: CompiledCommand) -> Iterator[str]:
+    rules = command.rules
+    yield f"  {command.pattern.text}  [{command.name}]"
+    fence = rules.fence if rules.fence == "off" else f"{rules.fence}, {command.fence_from.text}"
+    yield f"    entity {command.entity.text} | key {command.key.text} | fence {fence}"
+    order = "serial" if rules.serial else "not serial"
+    yield (
+        f"    {order} | unknown {rules.unknown} | timeout {rules.timeout_s:g} s | "
+        f"kept {rules.response_days} d, key {rules.key_days} d | rules {rules.version.hex()}"
+    )
+    sent = [
+        f"{what} as {field.decode('ascii')}"
+        for what, field in (("key", command.send_key), ("fence", command.send_fence))
+        if field is not None
+    ]
+    if command.pass_authorization:
+        sent.append("the caller's Authorization")
+    if sent:
+        yield f"    sends {', '.join(sent)}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

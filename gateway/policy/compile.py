@@ -1,0 +1,123 @@
+"""From a valid model to its compiled form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+from gateway.core.canonical import Pointer, parse_pointer
+from gateway.core.fences import OUTSIDE_LIMIT
+from gateway.core.fingerprint import Recipe, rule_version
+from gateway.core.model import Rules
+from gateway.policy.compiled import CompiledCommand, Mount, Upstream
+from gateway.policy.environment import substitute
+from gateway.policy.fields import address
+from gateway.policy.matcher import Table, parse_pattern
+from gateway.policy.schema import CommandModel, PolicyModel
+from gateway.policy.templates import Template, parse
+
+__all__ = ["compile_mount"]
+
+
+def compile_mount(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Mount:
+    """``model`` was read from ``file`` and has no mistake left, alone or with others."""
+    upstream = _upstream(file, model, env)
+    commands = tuple(_command(command, upstream) for command in model.commands)
+    return Mount(
+        file=file.name,
+        upstream=upstream,
+        commands=commands,
+        table=Table((command.pattern, command) for command in commands),
+        prefix=model.mount.encode("ascii"),
+    )
+
+
+def _upstream(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Upstream:
+    place = address(model.upstream)
+    headers = tuple(
+        (name.encode("ascii"), substitute(text, env).encode("ascii"))
+        for name, text in model.upstream_headers.items()
+    )
+    return Upstream(
+        name=model.name,
+        mount=model.mount,
+        url=model.upstream,
+        scheme=place.scheme,
+        host=place.host,
+        port=place.port,
+        authority=place.authority.encode("ascii"),
+        base=place.base.encode("ascii"),
+        headers=headers,
+        ca_file=None if model.ca_file is None else str(file.parent / model.ca_file),
+        idle_s=model.idle_s,
+        max_connections=model.max_connections,
+    )
+
+
+def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
+    entity, fence_from = parse(model.entity), parse(model.fence_from)
+    recipe = _recipe(model, fence_from)
+    rules = Rules(
+        policy=f"{upstream.name}/{model.name}",
+        fence=model.fence,
+        serial=model.serial,
+        unknown=model.unknown,
+        timeout_s=model.timeout_s,
+        settle_delay_s=model.settle_delay_s,
+        not_executed=frozenset(model.not_executed),
+        ambiguous=frozenset(model.ambiguous),
+        request_limit=model.request_limit,
+        keep_limit=model.keep_limit,
+        response_days=model.retain.response_days,
+        key_days=model.retain.key_days,
+        version=rule_version(recipe, entity.text),
+    )
+    return CompiledCommand(
+        name=model.name,
+        rules=rules,
+        upstream=upstream,
+        pattern=parse_pattern(model.match),
+        entity=entity,
+        key=parse(model.key),
+        fence_from=fence_from,
+        fence_limit=OUTSIDE_LIMIT,
+        recipe=recipe,
+        send_key=_bytes(model.send_key),
+        send_fence=_bytes(model.send_fence),
+        pass_authorization=model.pass_authorization,
+        upstream_digest=_digest(upstream, model.send_key),
+    )
+
+
+def _recipe(model: CommandModel, fence_from: Template) -> Recipe:
+    pointers = [parse_pointer(text) for text in model.fingerprint.ignore]
+    ignore: list[Pointer] = [pointer for pointer in pointers if pointer]
+    place = fence_from.alone
+    # A retry under a new lease has another fence in its body, and is still the same command.
+    if model.fence != "off" and place is not None and place.source == "body":
+        ignore.append(place.pointer)
+    names = {name.lower() for name in model.fingerprint.headers}
+    return Recipe(
+        body=model.fingerprint.body,
+        ignore=tuple(sorted(set(ignore))),
+        headers=tuple(sorted(name.encode("ascii") for name in names)),
+    )
+
+
+def _digest(upstream: Upstream, send_key: str | None) -> bytes:
+    """16 bytes that change when a key sent again would reach another account, or no longer count
+    as that key."""
+    digest = blake2b(digest_size=16, person=b"fg-account")
+    parts = [upstream.scheme.encode(), upstream.host.encode(), b"%d" % upstream.port, upstream.base]
+    parts.append((send_key or "").lower().encode("ascii"))
+    for name, value in sorted((name.lower(), value) for name, value in upstream.headers):
+        parts += (name, value)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _bytes(name: str | None) -> bytes | None:
+    return None if name is None else name.encode("ascii")

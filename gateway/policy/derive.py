@@ -1,0 +1,200 @@
+"""From a matched request to what admit needs: entity, key, fence and the fingerprint's parts.
+
+Pure. The checks run in the order in which a caller would mend them: request, body, entity, key,
+fence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gateway.core.canonical import Absent, Unreadable, lookup
+from gateway.core.fences import fence_of_json, parse_fence
+from gateway.core.fingerprint import Body, Parts, chosen_headers, fingerprint
+from gateway.core.headers import values
+from gateway.core.keys import OWS, Refusal, check_key, parse_key
+from gateway.core.model import Headers
+from gateway.core.problems import ProblemType
+from gateway.core.template import Invalid, Missing
+from gateway.policy.compiled import CompiledCommand, Match
+from gateway.policy.templates import Context, Placeholder
+
+__all__ = ["Derived", "check_passage", "derive"]
+
+# RFC 3986 §3.4, and the characters that browsers leave raw in a query. No #, blanks or raw UTF-8:
+# uvicorn with h11 leaves a fragment in the query.
+_QUERY = re.compile(rb"[!\"$-;=?-~]*")
+
+_OVERRIDES = frozenset({b"x-http-method", b"x-http-method-override", b"x-method-override"})
+
+_FENCE_NAME = "x-execution-fence"
+_FENCE = _FENCE_NAME.encode("ascii")
+
+_SHOWN = 255
+"""Characters of a refused value that a problem document repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """``fence`` is ``None`` where the policy passes fences over, or the caller sent none and may.
+    ``parts``: the fingerprint's, all but the salt."""
+
+    entity: str
+    key: str
+    fence: int | None
+    parts: Parts
+
+    def fingerprint(self, salt: bytes) -> bytes:
+        """32 bytes, for the 16-byte salt of the caller's tenant."""
+        return fingerprint(salt, self.parts)
+
+
+def derive(
+    match: Match, method: str, raw_path: bytes, raw_query: bytes, headers: Headers, body: bytes
+) -> Derived | Refusal:
+    """Read the request as its command says. ``raw_path`` and ``raw_query`` as they came."""
+    command = match.command
+    refusal = check_passage(headers, raw_query)
+    if refusal is not None:
+        return refusal
+    context = Context(match.variables, raw_query, headers, Body(body, headers, command.recipe.body))
+    compared = context.body.compared(command.recipe.ignore)
+    if isinstance(compared, Unreadable):
+        return _unreadable(compared)
+    entity = _entity(command, context)
+    if isinstance(entity, Refusal):
+        return entity
+    key = _key(command, context)
+    if isinstance(key, Refusal):
+        return key
+    fence = _fence(command, context)
+    if isinstance(fence, Refusal):
+        return fence
+    chosen = chosen_headers(headers, command.recipe.headers)
+    parts = Parts(
+        method=method,
+        path=raw_path,
+        query=raw_query,
+        entity=entity,
+        headers=chosen,
+        form=context.body.form,
+        body=compared,
+        version=command.rules.version,
+    )
+    return Derived(entity, key, fence, parts)
+
+
+def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
+    """Why a request may not pass whatever its policy says; also for what streams through.
+
+    A field that overrides the method would turn a safe request into an unsafe one behind the
+    gateway's back.
+    """
+    if not _QUERY.fullmatch(raw_query):
+        return Refusal(
+            "request-invalid", "The query holds a character that must be percent-encoded; do so."
+        )
+    for name, _ in headers:
+        # CGI-style stacks read an underscore as a dash (RFC 9110 §17.10).
+        if name.lower().replace(b"_", b"-") in _OVERRIDES:
+            return Refusal(
+                "request-invalid",
+                f"The field {name.decode('latin-1')} changes the method; send that method itself.",
+            )
+    return None
+
+
+def _entity(command: CompiledCommand, context: Context) -> str | Refusal:
+    rendered = command.entity.render(context)
+    if not isinstance(rendered, str):
+        return _refusal(rendered, "entity-missing", "request-invalid", "The entity")
+    lines = values(context.headers, b"x-execution-entity")
+    if not lines:
+        return rendered
+    if len(lines) > 1 or not lines[0].strip(OWS):
+        return Refusal(
+            "request-invalid", "X-Execution-Entity must be one line with a value, or be left out."
+        )
+    sent = lines[0].strip(OWS).decode("latin-1")
+    if sent == rendered:
+        return rendered
+    shown = sent[:_SHOWN]
+    return Refusal(
+        "entity-mismatch",
+        f"X-Execution-Entity names {shown!a}, but this request acts on {rendered!r}; "
+        "send the command to its own entity, or correct the field.",
+        (("entity", rendered), ("entity_sent", shown)),
+    )
+
+
+def _key(command: CompiledCommand, context: Context) -> str | Refusal:
+    alone = command.key.alone
+    if alone is not None and alone.source == "header" and _is_key_field(alone.name):
+        return parse_key(values(context.headers, b"idempotency-key"))
+    rendered = command.key.render(context)
+    if not isinstance(rendered, str):
+        return _refusal(rendered, "key-missing", "key-invalid", "The idempotency key")
+    return check_key(rendered)
+
+
+def _is_key_field(name: str) -> bool:
+    return name.lower() == "idempotency-key"
+
+
+def _fence(command: CompiledCommand, context: Context) -> int | Refusal | None:
+    mode = command.rules.fence
+    if mode == "off":
+        return None
+    fence = _read_fence(command, context)
+    if fence is None and mode == "required":
+        return Refusal(
+            "fence-required",
+            f"Send the fence of your lease as {command.fence_from.text}; this policy requires one.",
+        )
+    return fence
+
+
+def _read_fence(command: CompiledCommand, context: Context) -> int | Refusal | None:
+    place = command.fence_from.placeholders[0]
+    limit = command.fence_limit
+    sent = parse_fence(values(context.headers, _FENCE), limit=limit)
+    if isinstance(sent, Refusal) or (
+        place.source == "header" and place.name.lower() == _FENCE_NAME
+    ):
+        return sent
+    fence = _fence_elsewhere(place, context, limit)
+    if sent is not None and fence != sent and not isinstance(fence, Refusal):
+        # A caller that believes to be fenced by its field must not go unfenced, or by another.
+        return Refusal(
+            "fence-invalid",
+            f"The fence in {place.text}, where this policy looks, is not the one in "
+            "X-Execution-Fence; send the same in both, or leave that field out.",
+        )
+    return fence
+
+
+def _fence_elsewhere(place: Placeholder, context: Context, limit: int) -> int | Refusal | None:
+    if place.source == "header":
+        return parse_fence(values(context.headers, place.name.lower().encode("ascii")), limit=limit)
+    document = context.body.document()
+    if isinstance(document, Unreadable):
+        return _unreadable(document)
+    value = lookup(document.value, place.pointer)
+    return None if isinstance(value, Absent) else fence_of_json(value, limit=limit)
+
+
+def _refusal(
+    rendered: Missing | Invalid | Unreadable, missing: ProblemType, invalid: ProblemType, what: str
+) -> Refusal:
+    match rendered:
+        case Missing(place):
+            return Refusal(missing, f"{what} cannot be derived: {place} is absent or empty.")
+        case Invalid(reason):
+            return Refusal(invalid, f"{what} cannot be derived: {reason}.")
+        case Unreadable():
+            return _unreadable(rendered)
+
+
+def _unreadable(body: Unreadable) -> Refusal:
+    return Refusal("body-unreadable", f"The body {body.reason}.")

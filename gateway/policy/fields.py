@@ -1,0 +1,210 @@
+"""Checks of single fields of a policy file, each with a sentence that says how to mend it.
+
+They raise ``Wrong``, which pydantic collects with every other mistake of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic_core import PydanticCustomError
+
+from gateway.core.canonical import parse_pointer
+from gateway.policy.matcher import PatternError, check_path, parse_pattern
+from gateway.policy.templates import TemplateError, parse
+
+__all__ = [
+    "FIXED",
+    "Address",
+    "address",
+    "choice",
+    "header_name",
+    "mount",
+    "pattern",
+    "pointer",
+    "size",
+    "slug",
+    "template",
+    "upstream_url",
+    "wrong",
+]
+
+FIXED = frozenset({"healthz", "readyz", "metrics", "openapi.json", "v1", "console"})
+"""First segments of the gateway's own paths."""
+
+# Framing and connection fields are the gateway's own business (RFC 9110 §7.6.1, RFC 9112 §6).
+_UNSETTABLE = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "http2-settings",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "via",
+    }
+)
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]{1,100}")
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
+_MOUNT_SEGMENT = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
+_SIZE = re.compile(r"([0-9]{1,12}) ?(B|KiB|MiB|GiB)")
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+
+
+def wrong(problem: str, mend: str) -> PydanticCustomError:
+    """A mistake and its mend, for pydantic to collect."""
+    return PydanticCustomError("policy", "{problem}", {"problem": problem, "mend": mend})
+
+
+def slug(text: str) -> str:
+    """A name that is safe in logs, metrics and on the command line."""
+    if not _SLUG.fullmatch(text):
+        raise wrong(
+            f"{text!r} is not a usable name",
+            "use 1 to 64 lower-case letters, digits, inner dashes and underscores",
+        )
+    return text
+
+
+def mount(text: str) -> str:
+    """A path prefix of at least one plain segment, none of the gateway's own."""
+    if not text.startswith("/"):
+        raise wrong(f"{text!r} does not begin with a slash", 'write e.g. "/payments"')
+    segments = text[1:].split("/")
+    if segments == [""]:
+        raise wrong('"/" would cover the gateway\'s own paths', 'write e.g. "/payments"')
+    if segments[-1] == "":
+        raise wrong(f"{text!r} ends with a slash", "leave the last slash out")
+    if not all(_MOUNT_SEGMENT.fullmatch(segment) for segment in segments):
+        raise wrong(
+            f"{text!r} has a segment that is empty or not plain",
+            "use letters, digits, dash, dot, underscore and tilde, not beginning with a dot",
+        )
+    if segments[0].lower() in FIXED:
+        raise wrong(f"/{segments[0]} is one of the gateway's own paths", "mount it somewhere else")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An upstream URL, taken apart. ``host`` without brackets; ``base`` without a last slash."""
+
+    scheme: Literal["http", "https"]
+    host: str
+    port: int
+    authority: str
+    base: str
+
+
+def upstream_url(text: str) -> str:
+    """A URL that ``address`` can take apart."""
+    address(text)
+    return text
+
+
+def address(text: str) -> Address:
+    """Scheme, host, port and base path of ``text``; nothing else may be in it."""
+    scheme, colon, rest = text.partition("://")
+    if not colon or scheme not in ("http", "https"):
+        raise wrong("is not an http or https URL", 'write e.g. "https://payments.example"')
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise wrong("holds a blank or non-ASCII character", "write an international name as xn--…")
+    if "@" in rest.partition("/")[0]:
+        raise wrong("holds credentials", "put them under upstream_headers, as ${VARIABLE}")
+    if "?" in rest or "#" in rest:
+        raise wrong("holds a query or fragment", "write scheme, host and base path only")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise wrong(
+            "has no usable host or port", 'write e.g. "https://payments.example:8443"'
+        ) from None
+    bracketed = ":" in host
+    if port == 0 or not (bracketed or _HOST.fullmatch(host)):
+        raise wrong("has no usable host or port", 'write e.g. "https://payments.example:8443"')
+    base = parts.path.rstrip("/")
+    if base and check_path(base.encode("ascii")) is not None:
+        raise wrong(
+            "has a base path that no request could have",
+            "leave out empty, dot and encoded-slash segments",
+        )
+    kind: Literal["http", "https"] = "https" if scheme == "https" else "http"
+    default = 443 if kind == "https" else 80
+    shown = f"[{host}]" if bracketed else host
+    authority = shown if port in (None, default) else f"{shown}:{port}"
+    return Address(kind, host, port or default, authority, base)
+
+
+def header_name(text: str) -> str:
+    """A field name that a policy may set or read. Underscores are refused: many stacks read them
+    as dashes (RFC 9110 §17.10)."""
+    if not _TOKEN.fullmatch(text):
+        raise wrong(
+            f"{text!r} is not a usable field name", "use letters, digits and dashes, e.g. X-Trace"
+        )
+    if text.lower() in _UNSETTABLE or text.lower().startswith("proxy-"):
+        raise wrong(f"{text} belongs to the connection, not to a command", "remove it")
+    return text
+
+
+def pattern(text: str) -> str:
+    """A match that ``parse_pattern`` takes."""
+    try:
+        parse_pattern(text)
+    except PatternError as error:
+        raise wrong(error.problem, error.mend) from None
+    return text
+
+
+def template(text: str) -> str:
+    """A template that ``parse`` takes."""
+    try:
+        parse(text)
+    except TemplateError as error:
+        raise wrong(error.problem, error.mend) from None
+    return text
+
+
+def pointer(text: str) -> str:
+    """A JSON pointer below the document."""
+    if not parse_pointer(text):
+        raise wrong(
+            f"{text!r} is not a JSON pointer to a member (RFC 6901)", 'write e.g. "/metadata/id"'
+        )
+    return text
+
+
+def size(value: object) -> object:
+    """Bytes, from ``"8 MiB"`` or a plain number."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise wrong(f"{value!r} is not a size", 'write e.g. "8 MiB" (B, KiB, MiB or GiB)')
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def choice(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], object]:
+    """One of ``now``; those in ``later`` are known, and not in this release."""
+    mend = "use " + " or ".join(f'"{word}"' for word in now)
+
+    def check(value: object) -> object:
+        if value in now:
+            return value
+        if isinstance(value, str) and value in later:
+            raise wrong(f'"{value}" is not in this release', mend)
+        raise wrong(f"{value!r} is not a choice", mend)
+
+    return check

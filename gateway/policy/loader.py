@@ -1,0 +1,108 @@
+"""Reads a folder of policy files, once, at start.
+
+Every mistake of every file is found before any is reported. ``tools.toml`` belongs to the lease
+classes and is passed over, as are other file types and names that begin with a dot.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gateway.policy import crosscheck, environment, schema
+from gateway.policy.compile import compile_mount
+from gateway.policy.compiled import Policies
+from gateway.policy.errors import PolicyError, PolicyErrors
+
+__all__ = ["RESERVED", "load"]
+
+RESERVED = frozenset({"tools.toml"})
+
+MAX_FILE = 2**20
+"""Bytes of a policy file: thousands of commands, and far from what a wrong folder may hold."""
+
+
+def load(directory: Path, env: Mapping[str, str]) -> Policies:
+    """The compiled policies of ``directory``, or raise ``PolicyErrors`` with all mistakes.
+
+    ``env`` fills ``${NAME}`` in ``upstream_headers``.
+    """
+    if not directory.is_dir():
+        raise PolicyErrors(
+            [PolicyError(str(directory), "", "is not a folder", "create it, or name another one")]
+        )
+    files = sorted(path for path in directory.glob("*.toml") if _is_policy(path))
+    if not files:
+        raise PolicyErrors(
+            [
+                PolicyError(
+                    str(directory), "", "holds no policy file", "add one file per upstream: *.toml"
+                )
+            ]
+        )
+    errors: list[PolicyError] = []
+    sketches: list[crosscheck.Sketch] = []
+    models: list[tuple[Path, schema.PolicyModel]] = []
+    for path in files:
+        table = _read(path)
+        if isinstance(table, PolicyError):
+            errors.append(table)
+            continue
+        sketches.append(crosscheck.sketch(path.name, table))
+        model = _model(path.name, table)
+        if isinstance(model, schema.PolicyModel):
+            models.append((path, model))
+        else:
+            errors += model
+        errors += crosscheck.within(sketches[-1])
+        errors += environment.mistakes(path.name, table.get("upstream_headers"), env)
+        errors += _ca_file(path, table.get("ca_file"))
+    errors += crosscheck.across(sketches)
+    if errors:
+        order = [path.name for path in files]
+        raise PolicyErrors(sorted(errors, key=lambda error: order.index(error.file)))
+    mounts = [compile_mount(path, model, env) for path, model in models]
+    mounts.sort(key=lambda mount: (-len(mount.prefix), mount.prefix))
+    return Policies(tuple(mounts), tuple(crosscheck.warnings(sketches)))
+
+
+def _is_policy(path: Path) -> bool:
+    return path.is_file() and path.name not in RESERVED and not path.name.startswith(".")
+
+
+def _read(path: Path) -> dict[str, object] | PolicyError:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE + 1)
+    except OSError as error:
+        return PolicyError(
+            path.name, "", f"cannot be read ({error.strerror})", "let this user read it"
+        )
+    if len(raw) > MAX_FILE:
+        return PolicyError(path.name, "", f"is larger than {MAX_FILE} bytes", "split it")
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        return PolicyError(path.name, "", "is not UTF-8", "save it as UTF-8")
+    except tomllib.TOMLDecodeError as error:
+        return PolicyError(path.name, "", f"is not TOML: {error}", "correct it there")
+
+
+def _model(file: str, table: dict[str, object]) -> schema.PolicyModel | list[PolicyError]:
+    try:
+        return schema.PolicyModel.model_validate(table)
+    except ValidationError as error:
+        return list(schema.mistakes(file, error))
+
+
+def _ca_file(path: Path, value: object) -> Iterator[PolicyError]:
+    if isinstance(value, str) and value and not (path.parent / value).is_file():
+        yield PolicyError(
+            path.name,
+            "ca_file",
+            f"{value!r} is not a file",
+            "name a PEM file, relative to this policy or absolute",
+        )

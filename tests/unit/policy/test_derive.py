@@ -1,0 +1,317 @@
+"""From a request to entity, key, fence and fingerprint, and every way in which it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.core.fences import OUTSIDE_LIMIT
+from gateway.core.keys import Refusal
+from gateway.core.model import Headers
+from gateway.policy import Derived, Match, Policies, check_passage, derive
+from tests.unit.policy.conftest import Load
+from tests.unit.policy.texts import command, policy
+
+SALT = bytes(16)
+BASE: Headers = (
+    (b"Content-Type", b"application/json"),
+    (b"Idempotency-Key", b"k-1"),
+    (b"X-Execution-Fence", b"42"),
+)
+PATH = b"/pay/v1/accounts/acc-1/charges"
+BODY = b'{"amount":100,"ref":"x"}'
+
+
+def ask(
+    policies: Policies,
+    headers: Headers = BASE,
+    path: bytes = PATH,
+    query: bytes = b"",
+    body: bytes = BODY,
+    method: str = "POST",
+) -> Derived | Refusal:
+    match = policies.match(method, path)
+    assert isinstance(match, Match), match
+    return derive(match, method, path, query, headers, body)
+
+
+def derived(result: Derived | Refusal) -> Derived:
+    assert isinstance(result, Derived), result
+    return result
+
+
+def refused(result: Derived | Refusal, kind: str) -> str:
+    assert isinstance(result, Refusal), result
+    assert result.type == kind
+    assert result.detail.endswith(".")
+    return result.detail
+
+
+def lacking(name: bytes, headers: Headers = BASE) -> Headers:
+    return tuple(pair for pair in headers if pair[0] != name)
+
+
+def with_fence(*lines: bytes) -> Headers:
+    fences = tuple((b"x-execution-fence", line) for line in lines)
+    return lacking(b"X-Execution-Fence") + fences
+
+
+@pytest.fixture
+def charges(load_text: Load) -> Policies:
+    return load_text(policy())
+
+
+@pytest.fixture
+def cases(load_text: Load) -> Policies:
+    return load_text(
+        policy(command("POST /v1/cases", "customer:{body./input/customer_id}", "case"))
+    )
+
+
+def test_a_plain_command(charges: Policies) -> None:
+    result = derived(ask(charges))
+    assert (result.entity, result.key, result.fence) == ("account:acc-1", "k-1", 42)
+    assert len(result.fingerprint(SALT)) == 32
+    assert result.parts.path == PATH
+
+
+@pytest.mark.parametrize("segment", [b"acc%2D1", b"acc%2d1", b"%61cc-1"])
+def test_one_entity_in_every_encoding(charges: Policies, segment: bytes) -> None:
+    path = PATH.replace(b"acc-1", segment)
+    assert derived(ask(charges, path=path)).entity == "account:acc-1"
+
+
+@pytest.mark.parametrize(
+    "segment", [b"acc%252D1", b"a;v=1", b"a%ff", b"caf%C3%A9", b"cafe%CC%81", b"a%20", b"a" * 256]
+)
+def test_a_segment_that_cannot_be_told(charges: Policies, segment: bytes) -> None:
+    refused(ask(charges, path=PATH.replace(b"acc-1", segment)), "request-invalid")
+
+
+def test_keys(charges: Policies) -> None:
+    key = (b"Idempotency-Key", b"k-1")
+    assert derived(ask(charges, (*lacking(key[0]), (b"idempotency-key", b'"k-1"')))).key == "k-1"
+    refused(ask(charges, lacking(key[0])), "key-missing")
+    refused(ask(charges, (*lacking(key[0]), (b"Idempotency_Key", b"k-1"))), "key-missing")
+    refused(ask(charges, (*BASE, key)), "key-invalid")
+    refused(ask(charges, (*lacking(key[0]), (key[0], b"a" * 256))), "key-invalid")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"41", b"42"), (b"42", b"42"), (b"41, 42",), (b"42, 42",), (b"",), (b"-1",), (b"042",),
+        ("٤٢".encode(),), (b"%d" % (OUTSIDE_LIMIT + 1),),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["required", "optional"])
+def test_fences_that_are_none(load_text: Load, mode: str, lines: tuple[bytes, ...]) -> None:
+    policies = load_text(policy(command(more=f"fence = '{mode}'")))
+    refused(ask(policies, with_fence(*lines)), "fence-invalid")
+
+
+def test_fence_modes(load_text: Load, charges: Policies) -> None:
+    assert "X-Execution-Fence" in refused(ask(charges, with_fence()), "fence-required")
+    twin = (*with_fence(), (b"X_Execution_Fence", b"42"))
+    refused(ask(charges, twin), "fence-required")
+    optional = load_text(policy(command(more="fence = 'optional'")))
+    assert derived(ask(optional, with_fence())).fence is None
+    assert derived(ask(optional)).fence == 42
+    off = load_text(policy(command(more="fence = 'off'")))
+    for headers in (BASE, with_fence(), with_fence(b"41", b"42"), with_fence(b"nonsense")):
+        assert derived(ask(off, headers)).fence is None
+
+
+def test_a_fence_in_the_body(load_text: Load) -> None:
+    policies = load_text(policy(command(more="fence_from = '{body./execution_fence}'")))
+    headers = with_fence()
+    bodies = [b'{"a":1,"execution_fence":%b}' % text for text in (b"42", b'"42"', b"43")]
+    results = [derived(ask(policies, headers, body=body)) for body in bodies]
+    assert [result.fence for result in results] == [42, 42, 43]
+    # The next owner's retry is the same command.
+    assert len({result.fingerprint(SALT) for result in results}) == 1
+    refused(ask(policies, headers), "fence-required")
+    for text in (b"42.0", b"4.2e1", b"true", b"null", b'"042"', b"-1"):
+        body = b'{"execution_fence":%b}' % text
+        refused(ask(policies, headers, body=body), "fence-invalid")
+    # A field that says otherwise, or that the policy would pass over, is not ignored.
+    assert derived(ask(policies, with_fence(b"42"), body=bodies[0])).fence == 42
+    refused(ask(policies, with_fence(b"41"), body=bodies[0]), "fence-invalid")
+    refused(ask(policies, with_fence(b"42")), "fence-invalid")
+    plain = (*lacking(b"Content-Type", headers), (b"Content-Type", b"text/plain"))
+    refused(ask(policies, plain, body=bodies[0]), "body-unreadable")
+
+
+def test_a_fence_in_another_field(load_text: Load) -> None:
+    policies = load_text(policy(command(more="fence_from = '{header.X-Lease}'")))
+    lease = (b"x-lease", b"7")
+    assert derived(ask(policies, (*with_fence(), lease))).fence == 7
+    refused(ask(policies, (*with_fence(), lease, lease)), "fence-invalid")
+    refused(ask(policies, (*with_fence(b"8"), lease)), "fence-invalid")
+    refused(ask(policies, with_fence()), "fence-required")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"null", "entity-missing"),
+        (b"[]", "entity-missing"),
+        (b'"x"', "entity-missing"),
+        (b'{"input":null}', "entity-missing"),
+        (b'{"input":{"customer_id":""}}', "entity-missing"),
+        (b'{"input":{"customer_id":1048}}', "request-invalid"),
+        (b'{"input":{"customer_id":1048.0}}', "request-invalid"),
+        (b'{"input":{"customer_id":["c-1"]}}', "request-invalid"),
+        (b'{"input":{"customer_id":true}}', "request-invalid"),
+        (b'{"input":{"customer_id":"\\ud800"}}', "request-invalid"),
+        (b'{"input":{"customer_id":"a","customer_id":"b"}}', "body-unreadable"),
+        (b"\xff\xfe{\x00}\x00", "body-unreadable"),
+        (b"\xef\xbb\xbf{}", "body-unreadable"),
+        (b"{", "body-unreadable"),
+        (b"[" * 100_000, "body-unreadable"),
+        (b"1e99999999999", "body-unreadable"),
+    ],
+    ids=lambda item: repr(item[:40]),
+)
+def test_entities_of_another_type(cases: Policies, body: bytes, kind: str) -> None:
+    refused(ask(cases, path=b"/pay/v1/cases", body=body), kind)
+
+
+def test_an_entity_in_the_body(cases: Policies) -> None:
+    body = b'{"input":{"customer_id":"1048","s":"\\ud800"}}'
+    result = derived(ask(cases, path=b"/pay/v1/cases", body=body))
+    assert result.entity == "customer:1048"
+    for headers in (
+        lacking(b"Content-Type"),
+        (*BASE, (b"Content-Encoding", b"gzip")),
+        (*BASE, BASE[0]),
+    ):
+        refused(ask(cases, headers, b"/pay/v1/cases", body=body), "body-unreadable")
+
+
+def test_the_entity_field_must_agree(charges: Policies) -> None:
+    name = b"X-Execution-Entity"
+    assert derived(ask(charges, (*BASE, (name, b" account:acc-1 ")))).entity == "account:acc-1"
+    for sent in (b"account:acc-2", b"ACCOUNT:acc-1", b"account:acc%2D1", b"\xff"):
+        result = ask(charges, (*BASE, (name, sent)))
+        detail = refused(result, "entity-mismatch")
+        assert "'account:acc-1'" in detail
+        assert isinstance(result, Refusal)
+        assert dict(result.members) == {
+            "entity": "account:acc-1",
+            "entity_sent": sent.decode("latin-1"),
+        }
+        assert detail.isascii()
+    twice = ((name, b"account:acc-1"),) * 2
+    refused(ask(charges, BASE + twice), "request-invalid")
+    refused(ask(charges, (*BASE, (name, b""))), "request-invalid")
+
+
+def test_an_entity_from_the_field(load_text: Load) -> None:
+    policies = load_text(policy(command(entity="{header.X-Execution-Entity}")))
+    field = (b"x-execution-entity", b"job:1")
+    assert derived(ask(policies, (*BASE, field))).entity == "job:1"
+    refused(ask(policies), "entity-missing")
+    refused(ask(policies, (*BASE, (field[0], b" "))), "entity-missing")
+    refused(ask(policies, (*BASE, field, field)), "request-invalid")
+    refused(ask(policies, (*BASE, (field[0], b"job:1, job:2"))), "request-invalid")
+
+
+def test_keys_from_templates(load_text: Load) -> None:
+    def keyed(template: str) -> Policies:
+        return load_text(policy(command(more=f"key = '{template}'")))
+
+    plain = keyed("payment:{path.account}:capture")
+    assert derived(ask(plain, lacking(b"Idempotency-Key"))).key == "payment:acc-1:capture"
+    refused(ask(plain, path=PATH.replace(b"acc-1", b"a%20b")), "key-invalid")
+    scoped = keyed("{path.account}/{header.Idempotency-Key}")
+    assert derived(ask(scoped)).key == "acc-1/k-1"
+    refused(ask(scoped, lacking(b"Idempotency-Key")), "key-missing")
+    refused(ask(keyed("{query.k}")), "key-missing")
+    refused(ask(keyed("{query.k}"), query=b"k=1&k=1"), "key-invalid")
+    refused(ask(keyed("{body./ref/x}")), "key-missing")
+
+
+def test_only_what_the_policy_ignores_may_differ(load_text: Load) -> None:
+    more = "fingerprint.ignore = ['/trace/id']\nfingerprint.headers = ['Stripe-Version']"
+    policies = load_text(policy(command(more=more)))
+
+    def mark(
+        headers: Headers = BASE, query: bytes = b"", body: bytes = b'{"a":1,"trace":{"id":1}}'
+    ) -> bytes:
+        return derived(ask(policies, headers, query=query, body=body)).fingerprint(SALT)
+
+    first = mark()
+    assert mark(body=b'{"trace":{},"a":1.0}') == first
+    assert mark((*BASE, (b"X-Trace", b"1"))) == first
+    assert mark(with_fence(b"43")) == first
+    others = {
+        mark(body=b'{"a":2,"trace":{}}'),
+        mark(body=b'{"a":1}'),
+        mark(query=b"x=1"),
+        mark((*BASE, (b"stripe-version", b"1"))),
+        mark((*BASE, (b"stripe-version", b"2"))),
+        mark((*BASE, (b"stripe-version", b"1"), (b"stripe-version", b"1"))),
+        mark(lacking(b"Content-Type")),
+    }
+    assert len(others | {first}) == 8
+
+
+def test_raw_bodies_need_not_be_readable(load_text: Load) -> None:
+    policies = load_text(policy(command(more="fingerprint.body = 'raw'")))
+    assert derived(ask(policies, body=b"\xff{")).parts.form == "raw"
+    assert ask(policies, body=b"{} ") != ask(policies, body=b"{}")
+
+
+def test_a_body_in_auto_without_content_is_raw(charges: Policies) -> None:
+    assert derived(ask(charges, body=b"")).parts.form == "raw"
+    refused(ask(charges, body=b"{"), "body-unreadable")
+
+
+@pytest.mark.parametrize(
+    "query", [b"x=1#frag", b"x=\xc3\xa9", b"x=a b", b"x=\x00", b"x=\r\n", b"<"]
+)
+def test_queries_that_cannot_be_sent(charges: Policies, query: bytes) -> None:
+    refused(ask(charges, query=query), "request-invalid")
+    assert check_passage((), query) is not None
+
+
+def test_method_overrides_do_not_pass(charges: Policies) -> None:
+    for name in (b"X-HTTP-Method-Override", b"x-http-method", b"X_Method_Override"):
+        refused(ask(charges, (*BASE, (name, b"DELETE"))), "request-invalid")
+        assert check_passage(((name, b"POST"),), b"") is not None
+    assert check_passage(BASE, b"a=1&b=%20[]{}|^`;+") is None
+
+
+def test_another_rule_version_is_another_fingerprint(charges: Policies) -> None:
+    result = derived(ask(charges))
+    other = replace(result, parts=replace(result.parts, version=b"x" * 8))
+    assert other.fingerprint(SALT) != result.fingerprint(SALT)
+
+
+lines = st.tuples(
+    st.sampled_from([pair[0] for pair in BASE] + [b"x-execution-entity", b"content-encoding"]),
+    st.binary(max_size=12) | st.sampled_from([pair[1] for pair in BASE]),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(
+    st.lists(lines, max_size=5).map(tuple),
+    st.binary(max_size=20),
+    st.binary(max_size=40) | st.sampled_from([BODY, b'{"input":{"customer_id":"c"}}']),
+    st.booleans(),
+)
+def test_no_request_makes_it_fail(
+    charges: Policies, cases: Policies, headers: Headers, query: bytes, body: bytes, first: bool
+) -> None:
+    policies, path = (charges, PATH) if first else (cases, b"/pay/v1/cases")
+    result = ask(policies, headers, path, query, body)
+    if isinstance(result, Derived):
+        assert len(result.fingerprint(SALT)) == 32
+        assert result.fence is not None
+    else:
+        assert result.detail

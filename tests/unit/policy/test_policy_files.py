@@ -1,0 +1,424 @@
+"""Loading: what is accepted, and that every mistake is reported at once with its mend."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.core.fences import OUTSIDE_LIMIT
+from gateway.core.model import Rules
+from gateway.policy import Policies, PolicyErrors, json_schema, load
+from gateway.policy.schema import CommandModel, PolicyModel
+from tests.unit.policy.conftest import Errors, Load
+from tests.unit.policy.texts import command, policy
+
+SHIPPED = Path(__file__).parents[3] / "policies"
+
+
+def test_the_shipped_example_loads(tmp_path: Path) -> None:
+    shutil.copy(SHIPPED / "payments.toml.example", tmp_path / "payments.toml")
+    policies = load(tmp_path, {"PAYMENTS_TOKEN": "s3cret"})
+    (mount,) = policies.mounts
+    assert policies.warnings == ()
+    assert mount.upstream.headers == ((b"Authorization", b"Bearer s3cret"),)
+    assert "s3cret" not in repr(policies)
+    (capture,) = mount.commands
+    assert capture.rules.policy == "payments/capture"
+    assert capture.rules.request_limit == 8 * 2**20
+    assert capture.recipe.ignore == (("metadata", "trace_id"),)
+    assert capture.recipe.headers == (b"stripe-version",)
+    assert capture.send_key == b"Idempotency-Key"
+
+
+def test_the_example_states_the_defaults(load_text: Load) -> None:
+    (charge,) = load_text(policy()).commands()
+    version = charge.rules.version
+    assert charge.rules == Rules(
+        policy="payments/charge",
+        fence="required",
+        serial=True,
+        unknown="hold",
+        timeout_s=30,
+        settle_delay_s=300,
+        not_executed=frozenset({401, 407, 421, 425, 429}),
+        ambiguous=frozenset({408, 500, 502, 503, 504}),
+        request_limit=8 * 2**20,
+        keep_limit=2**20,
+        response_days=30,
+        key_days=400,
+        version=version,
+    )
+    assert charge.fence_limit == OUTSIDE_LIMIT
+    assert (charge.send_key, charge.send_fence, charge.pass_authorization) == (None, None, False)
+    assert charge.upstream.idle_s == 4
+
+
+def test_the_demo_policy_loads(tmp_path: Path) -> None:
+    shutil.copy(SHIPPED / "legacy.toml", tmp_path)
+    policies = load(tmp_path, {"LEGACY_TOKEN": "s3cret"})
+    assert policies.warnings == ()
+    assert [command.rules.policy for command in policies.commands()] == [
+        "legacy/capture",
+        "legacy/open_case",
+    ]
+
+
+def test_every_field_is_in_the_readme() -> None:
+    text = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    for field in itertools.chain(PolicyModel.model_fields, CommandModel.model_fields):
+        assert f"`{field}" in text or f"[{field}]" in text or field == "commands", field
+
+
+def test_five_mistakes_are_five_errors_with_file_path_and_mend(errors_of: Errors) -> None:
+    text = """
+        name = "payments"
+        mount = "/v1/payments"
+        upstream = "ftp://api.example"
+
+        [upstream_headers]
+        Authorization = "Bearer ${PAYMENTS_TOKEN}"
+
+        [[commands]]
+        name = "charge"
+        match = "POST /charges/{id}"
+        entity = "charge:{path.charge_id}"
+        unknown = "resend"
+    """
+    errors = errors_of(text, {"OTHER": "s3cret"})
+    assert sorted(errors) == [
+        (
+            "payments.toml: commands[0].entity: {path.charge_id} is not a variable of match, "
+            "which has {id}; write {charge_id} as a segment of match, or take another variable"
+        ),
+        'payments.toml: commands[0].unknown: "resend" is not in this release; use "hold"',
+        "payments.toml: mount: /v1 is one of the gateway's own paths; mount it somewhere else",
+        (
+            "payments.toml: upstream: is not an http or https URL; "
+            'write e.g. "https://payments.example"'
+        ),
+        (
+            "payments.toml: upstream_headers.Authorization: the environment variable "
+            "PAYMENTS_TOKEN is not set; set PAYMENTS_TOKEN"
+        ),
+    ]
+
+
+def test_all_files_are_reported_and_syntax_errors_name_the_line(errors_of: Errors) -> None:
+    errors = errors_of(a="name = 'a'\nmount = \n", b="mount = '/b'", c=policy(name="C"))
+    assert len(errors) == 4
+    assert errors[0].startswith("a.toml: is not TOML: ")
+    assert "line 2" in errors[0]
+    assert {error.split(":")[0] for error in errors[1:3]} == {"b.toml"}
+    assert errors[3].startswith("c.toml: name: 'C' is not a usable name; ")
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "says"),
+    [
+        ("fence = 'sometimes'", "fence", 'use "required" or "optional" or "off"'),
+        ("fence = true", "fence", "is not a choice"),
+        ("unknown = 'probe'", "unknown", 'not in this release; use "hold"'),
+        ("issuer = 'here'", "issuer", 'not in this release; use "outside"'),
+        ("mode = 'shadow'", "mode", "not in this release; remove mode"),
+        ("resend_within_s = 3", "resend_within_s", "not in this release"),
+        ("timeout = 3", "timeout", "is not a field; write timeout_s"),
+        ("zzz = 3", "zzz", "is not a field; remove it"),
+        ("timeout_s = '30'", "timeout_s", "without quotes"),
+        ("timeout_s = 0", "timeout_s", "must be above 0"),
+        ("timeout_s = nan", "timeout_s", "finite"),
+        ("timeout_s = 3601", "timeout_s", "at most 3600"),
+        ("serial = 1", "serial", "true or false"),
+        ("request_limit = '8 MB'", "request_limit", "is not a size"),
+        ("request_limit = '1 GiB'", "request_limit", "at most"),
+        ("keep_limit = -1", "keep_limit", "at least 0"),
+        ("not_executed = [200]", "not_executed[0]", "at least 300"),
+        ("not_executed = 401", "not_executed", "in [brackets]"),
+        ("not_executed = [500]", "ambiguous", "shares [500] with not_executed"),
+        ("send_key = 'Content-Length'", "send_key", "belongs to the connection"),
+        ("send_key = 'Idempotency_Key'", "send_key", "not a usable field name"),
+        ("send_key = 'X-K'\nsend_fence = 'x-k'", "send_fence", "is send_key too"),
+        ("key = 'all-the-same'", "key", "all but the first would be replays"),
+        ("key = '{path.nobody}'", "key", "not a variable of match"),
+        ("key = '{nobody}'", "key", "column 1: {nobody} is not a placeholder"),
+        ("fence_from = '{path.account}'", "fence_from", "one header or body placeholder"),
+        ("fence_from = 'f{header.X-F}'", "fence_from", "one header or body placeholder"),
+        ("fingerprint.body = 'form'", "fingerprint.body", "not in this release"),
+        ("fingerprint.ignore = ['a']", "fingerprint.ignore[0]", "not a JSON pointer"),
+        ("fingerprint.ignore = ['']", "fingerprint.ignore[0]", "not a JSON pointer"),
+        ("fingerprint.headers = ['X-Execution-Fence']", "fingerprint.headers", "carries the fence"),
+        ("fingerprint.extra = 1", "fingerprint.extra", "body, ignore, headers"),
+        (
+            "fingerprint = {body = 'raw', ignore = ['/a']}",
+            "fingerprint.ignore",
+            "compared byte by byte",
+        ),
+        (
+            "fence_from = '{body./f}'\nfingerprint.body = 'raw'",
+            "fence_from",
+            "compared byte by byte",
+        ),
+        ("retain.key_days = 29", "retain.response_days", "longer than the key"),
+        ("retain.key_days = 0", "retain.key_days", "at least 1"),
+    ],
+)
+def test_mistakes_of_a_command(errors_of: Errors, line: str, path: str, says: str) -> None:
+    errors = errors_of(policy(command(more=line)))
+    found = [error for error in errors if error.startswith(f"payments.toml: commands[0].{path}: ")]
+    assert any(says in error for error in found), errors
+    assert all("; " in error for error in errors)
+
+
+def test_a_fence_without_an_entity_fails(errors_of: Errors) -> None:
+    text = policy("[[commands]]\nname = 'ping'\nmatch = 'POST /unscoped/ping'\n")
+    assert errors_of(text) == [
+        (
+            "payments.toml: commands[0].entity: is missing, so nothing could be fenced; "
+            'add it, e.g. entity = "invoice:{path.invoice_id}"'
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        "POST", "POST v1", "post /v1", "TRACE /v1", "CONNECT /v1", "POST  /v1", "POST /a//b",
+        "POST /a/../b", "POST /a/%2e", "POST /a%2Fb", "POST /{a}{b}", "POST /x{a}", "POST /{a}/{a}",
+        "POST /{}", "POST /{1}", "POST /a?b", "POST /a b", "POST /ä", "POST /a;v=1", "POST /%zz",
+    ],
+)  # fmt: skip
+def test_matches_that_no_request_could_have(errors_of: Errors, match: str) -> None:
+    errors = errors_of(policy(command(match=match, entity="global")))
+    assert [error.split(": ")[1] for error in errors] == ["commands[0].match"]
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        "", "pay", "/", "/pay/", "/a//b", "/..", "/.hidden", "/a%20b", "/a b", "/healthz",
+        "/readyz/x",
+        "/metrics", "/openapi.json", "/v1", "/V1", "/console/commands",
+    ],
+)  # fmt: skip
+def test_mounts_that_cannot_be(errors_of: Errors, mount: str) -> None:
+    errors = errors_of(policy(mount=mount))
+    assert [error.split(": ")[1] for error in errors] == ["mount"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "api.example", "//api.example", "ftp://api.example", "HTTP://api.example", "https://",
+        "https://u:p@api.example", "https://api.example?x=1", "https://api.example/#f",
+        "https://api.example:0", "https://api.example:99999", "https://api.example:x",
+        "https://api.example/a/../b", "https://api.example/a//b", "https://bücher.example",
+        "https://api example", "https://[::1", "https://-a.example",
+    ],
+)  # fmt: skip
+def test_upstreams_that_cannot_be(errors_of: Errors, url: str) -> None:
+    errors = errors_of(policy().replace("https://api.example", url))
+    assert [error.split(": ")[1] for error in errors] == ["upstream"]
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme", "host", "port", "authority", "base"),
+    [
+        ("https://api.example", "https", "api.example", 443, b"api.example", b""),
+        ("https://API.example:443/", "https", "api.example", 443, b"api.example", b""),
+        ("http://127.0.0.1:8080/v2/", "http", "127.0.0.1", 8080, b"127.0.0.1:8080", b"/v2"),
+        ("http://[::1]:80/a/b", "http", "::1", 80, b"[::1]", b"/a/b"),
+    ],
+)
+def test_upstreams_are_taken_apart(
+    load_text: Load, url: str, scheme: str, host: str, port: int, authority: bytes, base: bytes
+) -> None:
+    upstream = load_text(policy().replace("https://api.example", url)).mounts[0].upstream
+    assert (upstream.scheme, upstream.host, upstream.port) == (scheme, host, port)
+    assert (upstream.authority, upstream.base) == (authority, base)
+
+
+def test_environment_values_are_never_shown(errors_of: Errors) -> None:
+    headers = """
+        [upstream_headers]
+        A = "${UNSET}"
+        B = "${EMPTY}"
+        C = "${LINE_END}"
+        D = "${LINE_END"
+        E = "x ${}"
+        Bad_Name = "x"
+        Content-Length = "1"
+        authorization = "x"
+        Authorization = "x"
+    """
+    errors = errors_of(policy() + headers, {"EMPTY": "", "LINE_END": "s3cret\n"})
+    assert not any("s3cret" in error for error in errors)
+    paths = sorted(error.split(": ")[1] for error in errors)
+    assert paths == [
+        f"upstream_headers.{name}"
+        for name in ("A", "Authorization", "B", "Bad_Name", "C", "Content-Length", "D", "E")
+    ]
+
+
+def test_authorization_comes_from_one_place(errors_of: Errors) -> None:
+    text = policy(command(more="pass_authorization = true\nsend_key = 'X-Key'"))
+    errors = errors_of(text + "[upstream_headers]\nAuthorization = 'x'\nx-key = 'y'\n")
+    assert [error.split(": ")[1] for error in errors] == [
+        "commands[0].send_key",
+        "commands[0].pass_authorization",
+    ]
+
+
+def test_names_and_mounts_are_unique(errors_of: Errors) -> None:
+    errors = errors_of(
+        a=policy(command(), command("POST /other", "other:1")),
+        b=policy(command(entity="other:{path.account}")),
+    )
+    assert [": ".join(error.split(": ")[:2]) for error in errors] == [
+        "a.toml: commands[1].name",
+        "b.toml: name",
+        "b.toml: mount",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clash"),
+    [
+        ("POST /a/{x}", "POST /a/{y}", True),
+        ("POST /a/{x}", "POST /{y}/b", True),
+        ("POST /a/b", "POST /A/b", True),
+        ("POST /a/b", "POST /a/b/", True),
+        ("POST /a/b", "POST /a/%62", True),
+        ("POST /a/{x}", "POST /a/b", False),
+        ("POST /a/{x}", "PUT /a/{x}", False),
+        ("POST /a/{x}", "POST /b/{x}", False),
+        ("POST /a/{x}", "POST /a/{x}/c", False),
+        ("POST /{x}/{y}", "POST /a/{y}", False),
+    ],
+)
+def test_a_tie_is_an_error(
+    errors_of: Errors, load_text: Load, one: str, other: str, clash: bool
+) -> None:
+    text = policy(command(one, "e:1", "one"), command(other, "e:1", "other"))
+    if not clash:
+        load_text(text)
+        return
+    (error,) = errors_of(text)
+    assert error.startswith("payments.toml: commands[1].match: ")
+
+
+def test_commands_of_one_entity_agree(errors_of: Errors) -> None:
+    errors = errors_of(
+        a=policy(command(entity="inv:{path.account}"), name="a", mount="/a"),
+        b=policy(
+            command(entity="inv:{path.account}:x", more="serial = false\nfence = 'off'"),
+            command("PUT /x", "other:1", "x", more="serial = false"),
+            name="b",
+            mount="/b",
+        ),
+    )
+    assert errors == [
+        (
+            "b.toml: commands[0].serial: is false, but true in a.toml: commands[0], and both act "
+            "on entities that start with 'inv:'; make them agree, or begin the entities differently"
+        ),
+        (
+            'b.toml: commands[0].fence: is "off", but "required" in a.toml: commands[0], and both '
+            "act on entities that start with 'inv:'; make them agree, or begin the entities "
+            "differently"
+        ),
+    ]
+
+
+def test_an_entity_without_a_literal_start_is_a_warning(load_text: Load) -> None:
+    text = policy(command(entity="{header.X-Execution-Entity}"), command("PUT /x", "x:1", "x"))
+    (warning,) = load_text(text).warnings
+    assert str(warning).startswith("payments.toml: commands[0].entity: ")
+
+
+def test_a_hidden_command_and_an_empty_policy_are_warnings(load_text: Load) -> None:
+    policies = load_text(
+        outer=policy(command("POST /{region}/x", "x:1"), name="outer", mount="/pay"),
+        inner="name='inner'\nmount='/pay/eu'\nupstream='http://inner'\n",
+    )
+    assert sorted(warning.file for warning in policies.warnings) == ["inner.toml", "outer.toml"]
+
+
+def test_other_files_are_passed_over(load_text: Load, tmp_path: Path) -> None:
+    for name in ("tools.toml", ".hidden.toml", "payments.toml.example", "notes.txt"):
+        (tmp_path / name).write_text("not = [toml", encoding="utf-8")
+    (tmp_path / "folder.toml").mkdir()
+    assert len(load_text(policy()).mounts) == 1
+
+
+def test_nothing_to_load_is_an_error(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(PolicyErrors, match=r"holds no policy file|is not a folder"):
+            load(folder, {})
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"name = '\xff'")
+    (tmp_path / "b.toml").write_bytes(b"#" * (2**20 + 1))
+    with pytest.raises(PolicyErrors) as caught:
+        load(tmp_path, {})
+    assert [error.problem for error in caught.value.errors] == [
+        "is not UTF-8",
+        "is larger than 1048576 bytes",
+    ]
+
+
+def test_a_ca_file_is_relative_to_its_policy(
+    load_text: Load, errors_of: Errors, tmp_path: Path
+) -> None:
+    text = policy(more="ca_file = 'ca.pem'")
+    assert "ca_file: 'ca.pem' is not a file" in errors_of(text)[0]
+    (tmp_path / "ca.pem").write_text("", encoding="utf-8")
+    assert load_text(text).mounts[0].upstream.ca_file == str(tmp_path / "ca.pem")
+
+
+def digest(policies: Policies) -> bytes:
+    return policies.commands()[0].upstream_digest
+
+
+def test_the_upstream_digest_covers_upstream_account_and_key_header(load_text: Load) -> None:
+    token = "[upstream_headers]\nAuthorization = '${TOKEN}'\n"
+    first = digest(load_text(policy() + token, {"TOKEN": "one"}))
+    others = {
+        digest(load_text(policy() + token, {"TOKEN": "two"})),
+        digest(load_text(policy())),
+        digest(
+            load_text(policy().replace("api.example", "api2.example") + token, {"TOKEN": "one"})
+        ),
+        digest(load_text(policy(command(more="send_key = 'X-Key'")) + token, {"TOKEN": "one"})),
+    }
+    assert len(first) == 16
+    assert len(others | {first}) == 5
+    again = policy(command(more="timeout_s = 3")) + token.replace("Authorization", "authorization")
+    assert digest(load_text(again, {"TOKEN": "one"})) == first
+
+
+def test_the_rule_version_covers_fingerprint_and_entity_only(load_text: Load) -> None:
+    def version(more: str = "", entity: str = "account:{path.account}") -> bytes:
+        return load_text(policy(command(entity=entity, more=more))).commands()[0].rules.version
+
+    first = version()
+    assert version("timeout_s = 5\nserial = false") == first
+    changed = {
+        version("fingerprint.headers = ['X-A']"),
+        version("fingerprint.ignore = ['/a']"),
+        version("fingerprint.body = 'raw'"),
+        version("fence_from = '{body./f}'"),
+        version(entity="acct:{path.account}"),
+    }
+    assert len(changed | {first}) == 6
+    one, other = "fingerprint.headers = ['X-A', 'B']", "fingerprint.headers = ['b', 'x-a']"
+    assert version(one) == version(other)
+
+
+def test_the_schema_is_json() -> None:
+    text = json.dumps(json_schema())
+    assert '"additionalProperties": false' in text
+    assert "8 MiB" in text or '"type": "string"' in text
