@@ -1,0 +1,391 @@
+"""One connection to an upstream, and the stage that the request on it has reached.
+
+The rules of the sending side:
+
+- The stage is raised *before* the call that could let a byte out, since ``transport.write`` tries
+  the socket at once. Below ``SENDING_HEADERS`` no write has been called.
+- The clock is read before every write. Timers alone would not do: they stand still while the
+  machine is suspended, and the first thing to run after a pause may be the write.
+- Whatever a response already says ends the sending; a request cut short is never finished later.
+- Nothing is ever sent twice. A reused connection that dies as the request is written is reported
+  as what it is: sent, and closed or reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from gateway.core.model import Stage
+from gateway.upstream.messages import Deadlines
+from gateway.upstream.reading import ResponseReader
+
+__all__ = ["PIECE", "Connection"]
+
+PIECE = 64 * 1024
+"""Bytes written between two looks at the clock and at what the peer says."""
+_QUEUE_HIGH = 256 * 1024
+"""Bytes of an oversize body that wait for their consumer before reading pauses."""
+
+
+class Connection(asyncio.Protocol):
+    """Carries one exchange at a time; between two of them it lies idle in the pool.
+
+    ``stage`` is how far the present request got. After :meth:`perform` the reader tells the rest.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_due",
+        "_heard_late",
+        "_late_room",
+        "_loop",
+        "_lost",
+        "_on_end",
+        "_poll",
+        "_queue_high",
+        "_reader",
+        "_reading_paused",
+        "_spoiled",
+        "_timer",
+        "_timer_due",
+        "_transport",
+        "_waiter",
+        "_writing_paused",
+        "idle_since",
+        "stage",
+    )
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._poll: select.poll | None = None
+        self._reader: ResponseReader | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = self._timer_due = 0.0
+        self._writing_paused = self._reading_paused = False
+        self._lost = self._spoiled = False
+        self._queue_high = 0
+        self._heard_late: list[bytes] = []
+        self._late_room: int | None = None
+        self._on_end: Callable[[], None] | None = None
+        self.idle_since = 0.0
+        self.stage = Stage.CONNECTED
+
+    # -- the transport's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._spoiled:
+            self._transport.abort()
+            return
+        if transport.get_extra_info("sslcontext") is None:
+            # A full socket pauses us at once, so no byte waits in a buffer that is flushed after
+            # a deadline. (Over TLS a limit of 0 makes asyncio pause and resume on every write.)
+            self._transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        if reader is None or reader.done:
+            self._spoil()
+            return
+        if reader.fault is None and self._clock() >= self._due:
+            self._expire(reader)
+        if reader.fault is not None:
+            self._keep_for_late(data)
+            return
+        if self._late_room is not None:
+            self._late_room -= len(data)
+            if self._late_room < 0:
+                reader.fail("timeout")
+                self._wake()
+                return
+        reader.feed(data)
+        if reader.settled:
+            if reader.queued > self._queue_high:
+                self._pause_reading()
+            self._wake()
+        elif reader.status and self.stage < Stage.SENT:
+            self._wake()
+
+    def eof_received(self) -> None:
+        reader = self._reader
+        if reader is None:
+            self._spoiled = True
+        elif not reader.done and reader.fault is None and self._ended_orderly():
+            if self._clock() >= self._due:
+                self._expire(reader)
+                self._keep_for_late(b"")
+            else:
+                reader.eof()
+                self._wake()
+
+    def _ended_orderly(self) -> bool:
+        """Over TLS the end of the stream counts only with a closure alert: without it anybody on
+        the way could have cut a body that has no length (RFC 9112 §9.8). The loops do not tell
+        the two apart; the TLS object does."""
+        tls = self._transport.get_extra_info("ssl_object")
+        if tls is None:
+            return True
+        try:
+            return bool(tls.read(1) == b"")
+        except ssl.SSLZeroReturnError:
+            return True
+        except ssl.SSLError:
+            return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._reader is not None:
+            self._reader.fail("closed" if exc is None else "reset")
+        self._wake()
+        self._end()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._wake()
+
+    # -- one exchange
+
+    async def perform(
+        self, reader: ResponseReader, head: bytes, body: bytes, deadlines: Deadlines
+    ) -> None:
+        """Write the request and read until ``reader`` is settled. Raises only on cancellation."""
+        self._reader = reader
+        self.stage = Stage.CONNECTED
+        self._arm(deadlines.last)
+        if not self._may_write(reader, min(deadlines.first_byte, deadlines.last)):
+            return
+        self.stage = Stage.SENDING_HEADERS
+        if len(body) <= PIECE:
+            self._transport.write(head + body)
+            self.stage = Stage.SENT
+        else:
+            self._transport.write(head)
+            await self._send_body(reader, body, deadlines.last)
+        while not reader.settled:
+            await self._wait()
+
+    async def _send_body(self, reader: ResponseReader, body: bytes, last: float) -> None:
+        view = memoryview(body)
+        for start in range(0, len(body), PIECE):
+            # One turn of the loop for each piece, so that an early answer is seen.
+            await asyncio.sleep(0)
+            while self._writing_paused and not (reader.settled or reader.status):
+                await self._wait()
+            if reader.settled or reader.status or not self._may_write(reader, last):
+                return
+            self.stage = Stage.SENDING_BODY
+            self._transport.write(view[start : start + PIECE])
+        self.stage = Stage.SENT
+
+    def _may_write(self, reader: ResponseReader, limit: float) -> bool:
+        if self._lost or self._spoiled or self._transport.is_closing():
+            reader.fail("closed")
+        elif self._clock() >= limit:
+            reader.fail("paused")
+        return reader.fault is None
+
+    # -- the rest of an oversize body
+
+    def flow(self) -> None:
+        """Read on; the consumer of the queue has caught up."""
+        self._queue_high = _QUEUE_HIGH
+        self._resume_reading()
+
+    def when_over(self, hook: Callable[[], None]) -> None:
+        """Call ``hook`` once when an oversize exchange ends by itself: the connection is lost or
+        its last deadline passes, whether or not anybody reads on. It gives the slot back."""
+        self._on_end = hook
+        if self._lost or self._reader is None or self._reader.fault is not None:
+            self._end()
+
+    async def wait(self) -> None:
+        """Until something has changed: data, an end, a deadline."""
+        await self._wait()
+
+    # -- a response that comes late
+
+    @property
+    def may_linger(self) -> bool:
+        """Whether a late response has come or may still come, while nothing of the request is left
+        that would leave by itself."""
+        if self.stage <= Stage.CONNECTED:
+            return False
+        if self._heard_late:
+            return True
+        return (
+            not self._lost
+            and not self._transport.is_closing()
+            and self._transport.get_write_buffer_size() == 0
+        )
+
+    async def perform_late(self, reader: ResponseReader, until: float, byte_limit: int) -> None:
+        """Read on after a timeout until ``reader`` is settled again."""
+        reader.reopen()
+        self._late_room = byte_limit
+        self._arm(until)
+        heard, self._heard_late = self._heard_late, []
+        for data in heard:
+            self._late_room -= len(data)
+            if not data:
+                reader.eof()
+            elif self._late_room >= 0 and not reader.settled:
+                reader.feed(data)
+        if self._lost:
+            reader.fail("closed")
+        if self._late_room < 0 or self._clock() >= until:
+            reader.fail("timeout")
+        self._resume_reading()
+        while not reader.settled:
+            await self._wait()
+
+    def _keep_for_late(self, data: bytes) -> None:
+        # Heard after the deadline: not part of this exchange, but not forgotten either. Empty: the
+        # orderly end.
+        if self._reader is not None and self._reader.fault == "timeout":
+            self._heard_late.append(data)
+            self._pause_reading()
+
+    # -- reuse
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the exchange left the connection in a state that the next one can rely on."""
+        reader = self._reader
+        return (
+            reader is not None
+            and reader.done
+            and reader.keep_alive
+            and not reader.extra
+            and self.stage == Stage.SENT
+            and not self._spoiled
+            and not self._lost
+            and not self._transport.is_closing()
+            and self._transport.get_write_buffer_size() == 0
+        )
+
+    def rest(self) -> None:
+        """Become idle: from here on anything that arrives makes the connection unusable."""
+        if self._reader is not None:
+            self._reader.drop()
+            self._reader = None
+        self._on_end = None
+        self._queue_high = 0
+        self._resume_reading()
+
+    def alive(self) -> bool:
+        """The liveness check before reuse: nothing came and nothing ended, as far as this loop
+        knows and as far as the kernel knows."""
+        if self._lost or self._spoiled or self._transport.is_closing():
+            return False
+        return self._poll is None or not self._poll.poll(0)
+
+    def close(self) -> None:
+        """Close; idempotent. Orderly only if nothing is under way: otherwise what waits in a write
+        buffer must be thrown away, not flushed after the deadline."""
+        orderly = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._reader is not None:
+            orderly = self._reader.done
+            self._reader.fail("closed")
+            self._reader.drop()
+            self._reader = None
+        self._heard_late.clear()
+        self._on_end = None
+        self._wake()
+        if self._lost or self._transport.is_closing():
+            return
+        if orderly and self._transport.get_write_buffer_size() == 0:
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def discard(self) -> None:
+        """Nobody waits for this connection any more. A handshake given up in its very first turn
+        of the loop goes on in both loops, so its success may still come."""
+        self._spoiled = True
+        transport = getattr(self, "_transport", None)
+        if transport is not None:
+            transport.abort()
+
+    # -- steps
+
+    def _spoil(self) -> None:
+        self._spoiled = True
+        if self._reader is None:
+            self._transport.abort()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self._lost and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and not self._lost and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _arm(self, due: float) -> None:
+        # The timer of an earlier exchange is left to fire and look again: one timer in many
+        # exchanges instead of one each.
+        self._due = due
+        if self._timer is None or self._timer_due > due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._timer_due = self._due
+        delay_s = max(0.0, self._due - self._clock())
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        reader = self._reader
+        if reader is None or reader.fault is not None:
+            return
+        if self._clock() < self._due:
+            self._schedule()
+        else:
+            self._expire(reader)
+
+    def _expire(self, reader: ResponseReader) -> None:
+        reader.fail("timeout")
+        self._pause_reading()
+        self._wake()
+        self._end()
+
+    def _end(self) -> None:
+        hook, self._on_end = self._on_end, None
+        if hook is not None:
+            hook()
