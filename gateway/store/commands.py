@@ -1,0 +1,177 @@
+"""Admit, settle, release and hold, for batches; one round trip and one commit each.
+
+A batch holds at most one command per key and per entity. N = 1 is the ordinary case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from gateway.core.command import Command, Hold, Release, Settle, SettleResult
+from gateway.core.decide import Facts, Known, Open
+from gateway.core.headers import decode_lines, encode_lines, recordable
+from gateway.core.model import Response
+from gateway.store.database import Database
+from gateway.store.queries import load
+
+__all__ = ["CommandStore"]
+
+_SQL = load("commands")
+
+
+class CommandStore:
+    """The port between the proxy and the database. Every method raises ``StoreUnavailable`` or
+    ``AnswerLost`` as ``Database.fetch`` does, for the whole batch."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def admit(self, commands: Sequence[Command]) -> list[Facts]:
+        """Admit a batch; facts come back in the order of ``commands``."""
+        _check_batch(commands)
+        rows = await self._database.fetch(
+            _SQL["admit"],
+            [c.tenant for c in commands],
+            [c.key_digest for c in commands],
+            [c.key for c in commands],
+            [c.policy for c in commands],
+            [c.entity for c in commands],
+            [c.fingerprint for c in commands],
+            [c.rules for c in commands],
+            [c.fence for c in commands],
+            [c.attempt for c in commands],
+            [c.principal for c in commands],
+            [c.request_id for c in commands],
+            [c.serial for c in commands],
+            [c.unknown for c in commands],
+            [c.upstream_key for c in commands],
+            [c.upstream_digest for c in commands],
+            [c.deadline_ms for c in commands],
+            [c.settle_delay_s for c in commands],
+            [c.response_days for c in commands],
+            [c.key_days for c in commands],
+        )
+        return [_facts(c, row) for c, row in zip(commands, rows, strict=True)]
+
+    async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
+        """Record final responses. A response whose attempt has no unsettled row is recorded where
+        its key is free, and goes to the audit where it is not."""
+        rows = await self._database.fetch(
+            _SQL["settle"],
+            [s.command.tenant for s in settles],
+            [s.command.key_digest for s in settles],
+            [s.command.entity for s in settles],
+            [s.command.attempt for s in settles],
+            [s.response.status for s in settles],
+            [_head(s) for s in settles],
+            [_body(s) for s in settles],
+        )
+        return [
+            await self._settle_unmatched(settle) if row["result"] == "unmatched" else row["result"]
+            for settle, row in zip(settles, rows, strict=True)
+        ]
+
+    async def _settle_unmatched(self, settle: Settle) -> SettleResult:
+        c = settle.command
+        rows = await self._database.fetch(
+            _SQL["settle_unmatched"],
+            *(c.tenant, c.key_digest, c.key, c.policy, c.entity, c.fingerprint, c.rules, c.fence),
+            *(c.attempt, c.principal, c.request_id, c.serial, c.unknown, c.upstream_key),
+            *(c.upstream_digest, c.settle_delay_s, c.response_days, c.key_days),
+            *(settle.response.status, _head(settle), _body(settle)),
+        )
+        result: str = rows[0][0]
+        if result == "retry":
+            (again,) = await self.settle([settle])
+            return again
+        return result  # type: ignore[return-value]
+
+    async def release(self, releases: Sequence[Release]) -> list[bool]:
+        """Give keys back. False: no unsettled row of that attempt was there, which is done too."""
+        rows = await self._database.fetch(
+            _SQL["release"],
+            [r.command.tenant for r in releases],
+            [r.command.key_digest for r in releases],
+            [r.command.entity for r in releases],
+            [r.command.attempt for r in releases],
+            [r.reason for r in releases],
+        )
+        return [row["released"] for row in rows]
+
+    async def hold(self, holds: Sequence[Hold]) -> list[bool]:
+        """Record unknown outcomes. False: already held, settled or released."""
+        rows = await self._database.fetch(
+            _SQL["hold"],
+            [h.command.tenant for h in holds],
+            [h.command.key_digest for h in holds],
+            [h.command.entity for h in holds],
+            [h.command.attempt for h in holds],
+            [h.reason for h in holds],
+            [h.evidence.status if h.evidence else None for h in holds],
+            [h.evidence.body if h.evidence else None for h in holds],
+        )
+        return [row["held"] for row in rows]
+
+    async def deployment(self) -> UUID:
+        """The id that all processes on this database share."""
+        rows = await self._database.fetch(_SQL["deployment"])
+        return UUID(str(rows[0]["id"]))
+
+    async def open_parallel(self, serial_policies: Sequence[str]) -> list[str]:
+        """Unsettled commands that hold no slot though their policy is serial now, described; at
+        most 20."""
+        rows = await self._database.fetch(_SQL["open_parallel"], list(serial_policies))
+        return [
+            f"tenant {row['tenant']}, {row['policy']}, key {row['key']}, entity {row['entity']}"
+            for row in rows
+        ]
+
+    async def ready(
+        self, keys: Sequence[tuple[int, bytes]], entities: Sequence[tuple[int, str]]
+    ) -> tuple[list[int], list[int]]:
+        """Which waited-for keys and entities are worth another admit, by their index."""
+        rows = await self._database.fetch(
+            _SQL["ready"],
+            [tenant for tenant, _ in keys],
+            [digest for _, digest in keys],
+            [tenant for tenant, _ in entities],
+            [entity for _, entity in entities],
+        )
+        return (
+            [row["ord"] - 1 for row in rows if row["kind"] == "key"],
+            [row["ord"] - 1 for row in rows if row["kind"] == "entity"],
+        )
+
+
+def _check_batch(commands: Sequence[Command]) -> None:
+    keys = {(c.tenant, c.key_digest) for c in commands}
+    entities = [(c.tenant, c.entity) for c in commands if c.has_entity_row]
+    if len(keys) != len(commands) or len(set(entities)) != len(entities):
+        raise ValueError("a batch holds at most one command per key and per entity")
+
+
+def _head(settle: Settle) -> bytes:
+    return encode_lines(recordable(settle.response.headers))
+
+
+def _body(settle: Settle) -> bytes | None:
+    return settle.response.body if settle.keep_body else None
+
+
+def _facts(command: Command, row: asyncpg.Record) -> Facts:
+    # By position: one record is read for every command, and names cost a look-up each.
+    (
+        _, mark, attempt, state, same, remaining_ms, status, headers, body, settled_by,
+        evidence_status, open_key, open_state, open_remaining_ms,
+    ) = row  # fmt: skip
+    known = None
+    if attempt is not None:
+        response = None if body is None else Response(status, decode_lines(headers), body)
+        known = Known(
+            attempt, state, same, remaining_ms, status, response, settled_by, evidence_status
+        )
+    opened = None if open_key is None else Open(open_key, open_state, open_remaining_ms)
+    return Facts(command.attempt, command.fence, mark, known, opened)

@@ -1,0 +1,139 @@
+"""The connection pool, and what a database error proves.
+
+An error does not mean "not done": of transactions whose backend was killed, about half had
+committed. So every failure is told apart by whether the statement can have taken effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from gateway.errors import AnswerLost, StoreUnavailable
+
+__all__ = ["STATEMENT_TIMEOUT_S", "Database"]
+
+STATEMENT_TIMEOUT_S = 2.0
+"""Longest that the server works on one statement. Below the shortest send deadline (3 s), so an
+admit that the gateway gave up cannot commit after the release that follows it."""
+
+_CLIENT_MARGIN_S = 0.5
+"""The client gives up this much after the server must have: then only silence is left."""
+
+_CONNECT_TIMEOUT_S = 2.0
+
+_TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+# The connection or server went away under the statement: it may have committed.
+_LOST = frozenset({"57P01", "57P02", "40003"})
+
+_MENDS = {
+    "25006": "the database is read-only; point FENCEGATE_DATABASE_URL at the primary",
+    "3F000": "the schema is missing; run: fencegate migrate",
+    "42P01": "a table is missing; run: fencegate migrate",
+    "42883": "a function is missing; run: fencegate migrate",
+    "42501": "the database user lacks a privilege on schema gateway",
+}
+
+
+class _Connection(asyncpg.Connection):
+    """A pooled connection without asyncpg's reset round trip: we never change session state."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Database:
+    """A pool of connections to one database. ``fetch`` is its whole interface."""
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def open(cls, dsn: str, *, size: int = 10, statement_cache_size: int = 100) -> Database:
+        """Connect lazily: opening succeeds while the database is down. ``statement_cache_size``
+        0 is for PgBouncer in transaction mode."""
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=size,
+            timeout=_CONNECT_TIMEOUT_S,
+            command_timeout=STATEMENT_TIMEOUT_S + _CLIENT_MARGIN_S,
+            statement_cache_size=statement_cache_size,
+            connection_class=_Connection,
+            server_settings={
+                "application_name": "fencegate",
+                "statement_timeout": f"{int(STATEMENT_TIMEOUT_S * 1000)}",
+                "idle_in_transaction_session_timeout": "10000",
+                # Durability is the product: a role or database default must not weaken it.
+                "synchronous_commit": "on",
+            },
+        )
+        return cls(pool)
+
+    async def fetch(self, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
+        """Run one statement in its own transaction.
+
+        Raises ``StoreUnavailable`` where it certainly did not take effect and ``AnswerLost``
+        where that is not known.
+        """
+        async with self._acquired() as connection:
+            try:
+                return await connection.fetch(sql, *args)
+            except asyncpg.PostgresError as error:
+                if _may_have_committed(error):
+                    raise AnswerLost(_describe(error)) from error
+                raise StoreUnavailable(_describe(error), code=error.sqlstate) from error
+            except _TRANSPORT_ERRORS as error:
+                # After silence the protocol state is unknown: never reuse that connection.
+                connection.terminate()
+                raise AnswerLost(_describe(error)) from error
+
+    async def not_writable(self) -> str | None:
+        """Why the database takes no writes, or ``None``. Raises as ``fetch`` does."""
+        rows = await self.fetch(
+            "select pg_is_in_recovery() or current_setting('transaction_read_only')::bool"
+        )
+        return _MENDS["25006"] if rows[0][0] else None
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """A plain connection, for operators' reads and for tests; errors are asyncpg's own."""
+        async with self._pool.acquire() as connection:
+            yield connection  # type: ignore[misc]
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[asyncpg.Connection]:
+        try:
+            connection = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
+        except (asyncpg.PostgresError, *_TRANSPORT_ERRORS) as error:
+            code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
+            raise StoreUnavailable(_describe(error), code=code) from error
+        try:
+            yield connection  # type: ignore[misc]
+        finally:
+            await asyncio.shield(self._pool.release(connection))
+
+    async def close(self) -> None:
+        """Close every connection; statements that are still running are waited for, then cut."""
+        try:
+            await asyncio.wait_for(self._pool.close(), STATEMENT_TIMEOUT_S + 1)
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            self._pool.terminate()
+
+
+def _may_have_committed(error: asyncpg.PostgresError) -> bool:
+    code = error.sqlstate or ""
+    return code.startswith("08") or code in _LOST or not code
+
+
+def _describe(error: Exception) -> str:
+    code = getattr(error, "sqlstate", None)
+    if code in _MENDS:
+        return _MENDS[code]
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"{text} ({code})" if code else text

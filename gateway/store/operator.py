@@ -1,0 +1,300 @@
+"""What operators do with commands: find them, look at one, decide an unknown one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+
+from gateway.core.decide import SettledBy, State
+from gateway.core.fingerprint import key_digest
+from gateway.core.headers import decode_lines
+from gateway.core.model import Headers
+from gateway.store import audit
+from gateway.store.database import Database
+from gateway.store.queries import load
+from gateway.store.session import read
+from gateway.store.tenants import OPERATOR, Tenant, list_tenants
+
+__all__ = [
+    "AlreadySettled",
+    "Ambiguous",
+    "Changed",
+    "CommandDetail",
+    "CommandInfo",
+    "Filter",
+    "InFlight",
+    "Missing",
+    "NoTenant",
+    "Resolution",
+    "Resolved",
+    "TooEarly",
+    "find",
+    "list_commands",
+    "resolve",
+    "trail",
+]
+
+_SQL = load("operator")
+
+_PAGE = 500
+_TRAIL = 100
+"""Audit rows shown beside one command."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInfo:
+    """A command without its recorded response. Times are the database's; ``remaining_ms`` to its
+    deadline, negative behind it."""
+
+    tenant: int
+    tenant_name: str
+    key_digest: bytes
+    key: str
+    state: State
+    policy: str
+    entity: str
+    fence: int | None
+    attempt: UUID
+    attempts: int
+    principal: str
+    request_id: str
+    admitted_at: datetime
+    age_ms: int
+    deadline: datetime
+    remaining_ms: int
+    settle_delay_s: int
+    settled_at: datetime | None
+    settled_by: SettledBy | None
+    status: int | None
+    evidence_status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDetail:
+    """Everything that is recorded of one command, and of its entity now: ``mark`` is the
+    high-water mark, ``is_open`` tells that the command holds the entity's open slot. ``body`` is
+    ``None`` where it is not kept."""
+
+    info: CommandInfo
+    fingerprint: bytes
+    rules: bytes
+    serial: bool
+    unknown: str
+    upstream_key: str | None
+    upstream_digest: bytes
+    response_days: int
+    key_days: int
+    evidence_at: datetime | None
+    evidence: bytes | None
+    headers: Headers
+    body: bytes | None
+    expires_at: datetime | None
+    mark: int | None
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which commands; ``None`` is any. ``tenant`` is a name, ``key`` the key as sent."""
+
+    tenant: str | None = None
+    state: State | None = None
+    entity: str | None = None
+    key: str | None = None
+    policy: str | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoTenant:
+    """No tenant has that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No command has that key: never admitted, given back, or forgotten by retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguous:
+    """Several digests begin like that; ``keys`` are some of them."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Decided now, and audited."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadySettled:
+    """It has its response, or somebody resolved it: nothing to decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Its attempt may still be sending, for ``remaining_s`` seconds."""
+
+    remaining_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Another attempt holds the key than the one that was judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooEarly:
+    """*Not executed* cannot be known yet: the upstream may act for ``remaining_s`` seconds more."""
+
+    remaining_s: int
+
+
+Resolution = Resolved | Missing | AlreadySettled | InFlight | Changed | TooEarly
+
+
+async def list_commands(database: Database, wanted: Filter) -> AsyncIterator[CommandInfo]:
+    """Matching commands, the latest admitted first, read page by page like ``audit.search``.
+
+    Raises ``StoreUnavailable``.
+    """
+    numbers, digests = await _places(database, wanted)
+    left = wanted.limit
+    last: CommandInfo | None = None
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        rows = await read(
+            database,
+            _SQL["list"],
+            *(numbers, wanted.state, wanted.entity, digests, wanted.policy),
+            *((last.admitted_at, last.tenant, last.key_digest) if last else (None, None, None)),
+            size,
+        )
+        for row in rows:
+            last = CommandInfo(**row)
+            yield last
+        if len(rows) < size:
+            return
+        left = None if left is None else left - len(rows)
+
+
+async def find(
+    database: Database, tenant_name: str, *, key: str | None = None, digest: str | None = None
+) -> CommandDetail | NoTenant | Missing | Ambiguous:
+    """One command, by its key (visible ASCII) or by the first hex digits of its digest.
+
+    Raises ``StoreUnavailable``.
+    """
+    tenants = await list_tenants(database)
+    tenant = next((each for each in tenants if each.name == tenant_name), None)
+    if tenant is None:
+        return NoTenant(tenant_name)
+    low, high = _bounds(tenant, key, digest)
+    rows = await read(database, _SQL["show"], tenant.number, low, high, 5)
+    if not rows:
+        return Missing()
+    if len(rows) > 1:
+        return Ambiguous(tuple(row["key"] for row in rows))
+    return _detail(tenant, rows[0])
+
+
+async def trail(database: Database, tenant_name: str, key: str) -> Sequence[audit.Row]:
+    """The latest audit rows of one key, oldest first; a command that was given back has some too.
+
+    Raises ``StoreUnavailable``.
+    """
+    wanted = audit.Filter(tenant=tenant_name, key=key, limit=_TRAIL)
+    return [row async for row in audit.search(database, wanted)][::-1]
+
+
+async def resolve(
+    database: Database,
+    command: CommandInfo,
+    *,
+    attempt: UUID,
+    verdict: Literal["executed", "not-executed"],
+    reason: str,
+    by: str,
+) -> Resolution:
+    """Decide an unknown command, if ``attempt`` (the one that was judged) still holds its key.
+
+    ``by``: the operator's name. Raises ``StoreUnavailable``; after ``AnswerLost`` look again, it
+    may have been done.
+    """
+    rows = await database.fetch(
+        _SQL["resolve"],
+        *(command.tenant, command.key_digest, attempt, verdict == "executed", reason),
+        OPERATOR + by,
+    )
+    return _resolution(rows[0]["result"], rows[0]["remaining_s"])
+
+
+async def _places(
+    database: Database, wanted: Filter
+) -> tuple[list[int] | None, list[bytes] | None]:
+    """The tenant numbers and key digests to look under; ``None`` is any."""
+    if wanted.tenant is None and wanted.key is None:
+        return None, None
+    tenants = [each for each in await list_tenants(database) if wanted.tenant in (None, each.name)]
+    numbers = [each.number for each in tenants]
+    if wanted.key is None:
+        return numbers, None
+    return numbers, [key_digest(each.salt, wanted.key) for each in tenants]
+
+
+def _resolution(result: str, remaining_s: int) -> Resolution:
+    match result:
+        case "resolved":
+            return Resolved()
+        case "missing":
+            return Missing()
+        case "settled":
+            return AlreadySettled()
+        case "in-flight":
+            return InFlight(remaining_s)
+        case "changed":
+            return Changed()
+        case "too-early":
+            return TooEarly(remaining_s)
+        case _:
+            raise AssertionError(f"gateway.resolve returned {result!r}")
+
+
+def _bounds(tenant: Tenant, key: str | None, digest: str | None) -> tuple[bytes, bytes]:
+    """The range of key digests to look in."""
+    if key is not None:
+        exact = key_digest(tenant.salt, key)
+        return exact, exact
+    prefix = digest or ""
+    return bytes.fromhex(prefix.ljust(32, "0")), bytes.fromhex(prefix.ljust(32, "f"))
+
+
+def _detail(tenant: Tenant, row: asyncpg.Record) -> CommandDetail:
+    values = dict(row, tenant_name=tenant.name)
+    info = CommandInfo(**{name: values[name] for name in CommandInfo.__slots__})
+    return CommandDetail(
+        info=info,
+        fingerprint=row["fingerprint"],
+        rules=row["rules"],
+        serial=row["serial"],
+        unknown=row["unknown"],
+        upstream_key=row["upstream_key"],
+        upstream_digest=row["upstream_digest"],
+        response_days=row["response_days"],
+        key_days=row["key_days"],
+        evidence_at=row["evidence_at"],
+        evidence=row["evidence"],
+        headers=() if row["headers"] is None else decode_lines(row["headers"]),
+        body=row["body"],
+        expires_at=row["expires_at"],
+        mark=row["mark"],
+        is_open=bool(row["is_open"]),
+    )

@@ -1,0 +1,106 @@
+"""How operators talk to the database: reads that may take longer than the hot path's statements,
+and connections of their own for migrations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.resources import migrations_dir
+from gateway.store import migrations
+from gateway.store.database import _TRANSPORT_ERRORS, Database, _describe
+
+__all__ = ["READ_TIMEOUT_S", "is_shared", "migrate_database", "read", "schema_status"]
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+READ_TIMEOUT_S = 60
+"""Of one page: enough to look through some ten million rows for the few that match."""
+
+_CONNECT_TIMEOUT_S = 5
+
+_FAILURES = (asyncpg.PostgresError, *_TRANSPORT_ERRORS)
+
+
+async def read(database: Database, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
+    """Run one query in a read-only transaction; a standby will do.
+
+    Raises ``StoreUnavailable``. Nothing is held once it returns, so a slow reader of what it
+    returned holds up neither vacuum nor the pool.
+    """
+    async with _reading(database) as connection:
+        return await connection.fetch(sql, *args, timeout=READ_TIMEOUT_S + 1)
+
+
+async def schema_status(database: Database) -> migrations.Status:
+    """How the schema relates to this release. Raises ``StoreUnavailable``, ``MigrationError``."""
+    async with _reading(database) as connection:
+        return await migrations.status(connection, migrations_dir())
+
+
+async def migrate_database(dsn: str) -> list[migrations.Applied]:
+    """Bring the schema up to this release; what was applied is returned.
+
+    Raises ``MigrationError``, and ``StoreUnavailable`` where no connection could be made.
+    """
+    async with _own(dsn) as connection:
+        return await migrations.migrate(connection, migrations_dir())
+
+
+async def is_shared(dsn: str) -> bool:
+    """Whether anybody else is connected to the server. Raises ``StoreUnavailable``."""
+    async with _own(dsn) as connection:
+        return bool(
+            await connection.fetchval(
+                "select exists (select from pg_stat_activity"
+                " where backend_type = 'client backend' and pid <> pg_backend_pid())"
+            )
+        )
+
+
+@asynccontextmanager
+async def _reading(database: Database) -> AsyncIterator[Connection]:
+    try:
+        async with database.connection() as connection, connection.transaction(readonly=True):
+            # Every filter may be absent: only a plan for the ones that are there uses an index.
+            await connection.execute(
+                f"set local statement_timeout = '{READ_TIMEOUT_S}s';"
+                "set local plan_cache_mode = force_custom_plan"
+            )
+            yield connection
+    except asyncpg.QueryCanceledError as error:
+        raise StoreUnavailable(
+            f"the database took longer than {READ_TIMEOUT_S} s; ask for less (name the tenant, "
+            "a time since)",
+            code=error.sqlstate,
+        ) from error
+    except _FAILURES as error:
+        raise _unavailable(error) from error
+
+
+@asynccontextmanager
+async def _own(dsn: str) -> AsyncIterator[Connection]:
+    """A connection outside the pool, without its time limits."""
+    try:
+        connection = await asyncpg.connect(
+            dsn,
+            timeout=_CONNECT_TIMEOUT_S,
+            statement_cache_size=0,
+            server_settings={"application_name": "fencegate"},
+        )
+    except _FAILURES as error:
+        raise _unavailable(error) from error
+    try:
+        yield connection
+    except _FAILURES as error:
+        raise AnswerLost(_describe(error)) from error
+    finally:
+        await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(_describe(error), code=getattr(error, "sqlstate", None))

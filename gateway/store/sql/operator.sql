@@ -1,0 +1,51 @@
+-- name: list
+-- guard: none, it only reads. The state is derived at one reading of the clock.
+-- $1 tenants, $2 state, $3 entity, $4 key digests (of one key, under each tenant's salt), $5 policy,
+-- each null for any; $6, $7, $8 admission, tenant and digest of the last row seen, null for the
+-- first page; $9 rows. Recorded responses are left out: a page of them would be megabytes.
+select *
+  from (
+    select t.name as tenant_name, c.tenant, c.key_digest, c.key, c.policy, c.entity, c.fence,
+           c.attempt, c.attempts, c.principal, c.request_id, c.admitted_at, c.deadline,
+           c.settled_at, c.settled_by, c.status, c.evidence_status, c.settle_delay_s,
+           case when c.settled_at is not null then 'settled'
+                when c.deadline <= n.now then 'unknown'
+                else 'in-flight' end as state,
+           (extract(epoch from n.now - c.admitted_at) * 1000)::bigint as age_ms,
+           (extract(epoch from c.deadline - n.now) * 1000)::bigint as remaining_ms
+      from (select gateway.clock() as now offset 0) n
+     cross join gateway.commands c
+      join gateway.tenants t on t.tenant = c.tenant
+     where ($1::int[] is null or c.tenant = any ($1))
+       and ($3::text is null or c.entity = $3)
+       and ($4::bytea[] is null or c.key_digest = any ($4))
+       and ($5::text is null or c.policy = $5)
+       and ($6::timestamptz is null
+            or (c.admitted_at <= $6
+                and (c.admitted_at, c.tenant, c.key_digest) < ($6, $7::int, $8::bytea)))
+  ) c
+ where $2::text is null or c.state = $2
+ order by c.admitted_at desc, c.tenant desc, c.key_digest desc
+ limit $9::bigint;
+
+-- name: show
+-- guard: none, it only reads.
+-- $1 tenant, $2, $3: lowest and highest key digest (equal for one key, apart for a prefix), $4 rows.
+select c.*,
+       case when c.settled_at is not null then 'settled'
+            when c.deadline <= n.now then 'unknown'
+            else 'in-flight' end as state,
+       (extract(epoch from n.now - c.admitted_at) * 1000)::bigint as age_ms,
+       (extract(epoch from c.deadline - n.now) * 1000)::bigint as remaining_ms,
+       e.fence as mark, e.open_key = c.key_digest as is_open
+  from (select gateway.clock() as now offset 0) n
+ cross join gateway.commands c
+  left join gateway.entities e on e.tenant = c.tenant and e.entity = c.entity
+ where c.tenant = $1 and c.key_digest between $2 and $3
+ order by c.key_digest
+ limit $4::bigint;
+
+-- name: resolve
+-- guard: the attempt that was judged, not settled, past its deadline (see migrations/0003).
+-- $1 tenant, $2 key digest, $3 attempt, $4 executed, $5 reason, $6 who decides.
+select result, remaining_s from gateway.resolve($1, $2, $3, $4, $5, $6);
