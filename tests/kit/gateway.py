@@ -23,7 +23,9 @@ _READY = re.compile(r"^Fencegate \S+ on (http://\S+)$")
 _START_S = 30.0
 
 
-def policy(upstream: str, *commands: str, name: str = "pay", mount: str = "/pay", head: str = "") -> str:
+def policy(
+    upstream: str, *commands: str, name: str = "pay", mount: str = "/pay", head: str = ""
+) -> str:
     """A policy file's text; each of ``commands`` is the body of a ``[[commands]]`` table."""
     tables = commands or (CAPTURE, CASE)
     return "\n".join(

@@ -1,0 +1,229 @@
+"""The one place that wires adapters: policies, database, clients and the proxy into one process."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.core.problems import Problem
+from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
+from gateway.observe import log
+from gateway.observe.metrics import Metrics
+from gateway.policy.compiled import Policies, Upstream
+from gateway.proxy.admitting import Admitter
+from gateway.proxy.background import Background
+from gateway.proxy.endpoint import Endpoint
+from gateway.proxy.execute import Executor
+from gateway.proxy.intake import Intake, Refused
+from gateway.proxy.journal import Journal
+from gateway.proxy.respond import Receive, Send
+from gateway.proxy.settling import Settler
+from gateway.proxy.waiting import WaitRoom
+from gateway.settings import Settings
+from gateway.store import audit
+from gateway.store.commands import CommandStore
+from gateway.store.database import Database
+from gateway.store.keyring import KeyRing
+from gateway.upstream import Client, Origin, now_s
+
+__all__ = ["Gateway", "open_gateway"]
+
+_FIXED = ("/healthz", "/readyz", "/metrics")
+
+
+class Gateway:
+    """The ASGI application of one process. Make it with ``open_gateway``, end it with ``close``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policies: Policies,
+        database: Database,
+        keys: KeyRing,
+        pseudonym: bytes,
+    ) -> None:
+        self.settings = settings
+        self.keys = keys
+        self._database = database
+        self._clients = {m.upstream.name: _client(m.upstream) for m in policies.mounts}
+        self.metrics = Metrics(c.rules.policy for c in policies.commands())
+        journal = Journal(self.metrics)
+        store = CommandStore(database)
+        self.room = WaitRoom(
+            store.ready,
+            limit=settings.max_waiting,
+            limit_per_topic=settings.max_waiting_per_key,
+        )
+        self._background = Background()
+        self._late = Background()
+        executor = Executor(
+            admitter=Admitter(store, now_s),
+            settler=Settler(store, self.metrics.store_retry),
+            room=self.room,
+            background=self._background,
+            late=self._late,
+            clock=now_s,
+            on_settled=journal.settled,
+        )
+        self._endpoint = Endpoint(
+            Intake(policies, self._clients, keys, pseudonym),
+            executor,
+            journal,
+            self._audit,
+            max_attempts=settings.max_attempts,
+        )
+        self.metrics.watch(
+            attempts=lambda: len(self._endpoint.running) - self.room.count,
+            waiting=lambda: self.room.count,
+            key_age_s=lambda: self.keys.age_s or 0.0,
+        )
+        self._fixed = Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
+            ]
+        )
+        self._poll: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Plain ASGI; Starlette serves only the fixed paths and stays off the guarded one."""
+        if scope["type"] != "http":
+            return
+        if scope["path"] in _FIXED:
+            await self._fixed(scope, receive, send)  # type: ignore[arg-type]
+        else:
+            await self._endpoint(scope, receive, send)
+
+    def start(self) -> None:
+        """Start what runs beside the requests."""
+        self.keys.start()
+        self._poll = asyncio.create_task(self.room.poll(), name="wait room")
+
+    def stop_admitting(self) -> None:
+        """From now on nothing new is admitted, and waiting callers are answered at once."""
+        if not self.room.closing:
+            log.event("draining", attempts=len(self._endpoint.running))
+        self.room.close()
+
+    async def close(self) -> None:
+        """Drain, settle, then leave the rest to time: what is not recorded becomes unknown."""
+        self.stop_admitting()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.settings.drain_s
+        left = await self._endpoint.running.drain(self.settings.drain_s)
+        left += await self._background.drain(max(until - loop.time(), 0))
+        if left:
+            log.event("left_to_time", level="warning", attempts=left)
+        for tasks in (self._endpoint.running, self._background, self._late):
+            await tasks.cancel()
+        if self._poll is not None:
+            self._poll.cancel()
+        await self.keys.stop()
+        for client in self._clients.values():
+            await client.close()
+        await self._database.close()
+        log.event("stopped")
+
+    async def _audit(self, refused: Refused) -> Problem | None:
+        """Record an entity mismatch; a problem where the evidence cannot be kept."""
+        mismatch, principal = refused.mismatch, refused.identity.principal
+        assert mismatch is not None
+        assert principal is not None
+        entry = audit.Entry(
+            tenant=principal.tenant,
+            event="entity_mismatch",
+            reason=mismatch.detail,
+            principal=principal.name,
+            policy=mismatch.policy,
+            entity=mismatch.entity,
+            request_id=refused.identity.request_id,
+        )
+        try:
+            await audit.append(self._database, entry)
+        except (StoreUnavailable, AnswerLost) as error:
+            return Problem(
+                "store-unavailable",
+                f"Repeat the same request later: nothing was sent, because {error}.",
+                retry_after_s=1,
+            )
+        return None
+
+    async def _healthz(self, _: Request) -> Response:
+        """Alive: the process answers. It asks nothing of the database."""
+        return JSONResponse({"status": "ok"})
+
+    async def _readyz(self, _: Request) -> Response:
+        """Ready: it admits, its keys are fresh and its database takes writes."""
+        reason = await self._not_ready()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+
+    async def _not_ready(self) -> str | None:
+        if self.room.closing:
+            return "the process is stopping"
+        if self.keys.current() is None:
+            return "the gateway keys could not be read for too long"
+        try:
+            return await self._database.not_writable()
+        except (StoreUnavailable, AnswerLost) as error:
+            return str(error)
+
+    async def _metrics(self, _: Request) -> Response:
+        body, content_type = self.metrics.render()
+        return Response(body, headers={"content-type": content_type})
+
+
+async def open_gateway(settings: Settings, policies: Policies, dsn: str) -> Gateway:
+    """Connect and wire one process.
+
+    Raises ``ConfigurationError`` where serving would break a promise, and ``StoreUnavailable``
+    where the database cannot be reached.
+    """
+    database = await Database.open(
+        dsn, size=settings.pool_size, statement_cache_size=settings.statement_cache_size
+    )
+    try:
+        store = CommandStore(database)
+        keys = KeyRing(database, now_s)
+        await keys.refresh()
+        await _check_serial(store, policies)
+        pseudonym = b"fencegate-" + (await store.deployment()).hex[:12].encode("ascii")
+    except BaseException:
+        await database.close()
+        raise
+    return Gateway(settings, policies, database, keys, pseudonym)
+
+
+async def _check_serial(store: CommandStore, policies: Policies) -> None:
+    """A policy made serial must not start while commands admitted before hold no slot (G3)."""
+    serial = [c.rules.policy for c in policies.commands() if c.rules.serial]
+    still_open = await store.open_parallel(serial)
+    if still_open:
+        raise ConfigurationError(
+            "serial = true was switched on while these commands of it are open:\n  "
+            + "\n  ".join(still_open)
+            + "\nserve with serial = false until they are settled or resolved "
+            "(fencegate commands list --state unknown)"
+        )
+
+
+def _client(upstream: Upstream) -> Client:
+    context = None
+    if upstream.scheme == "https" and upstream.ca_file is not None:
+        context = ssl.create_default_context(cafile=upstream.ca_file)
+        context.set_alpn_protocols(["http/1.1"])
+    return Client(
+        Origin.parse(upstream.url),
+        max_connections=upstream.max_connections,
+        idle_s=upstream.idle_s,
+        ssl_context=context,
+    )

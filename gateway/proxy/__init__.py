@@ -1,0 +1,1 @@
+"""The guarded path, in the order data flows: intake → admit → send → settle → respond."""

@@ -1,0 +1,77 @@
+"""Admit, through lost commit answers.
+
+A lost answer is followed by the same admit with the same attempt uuid, which recognises its own
+row. Reading back would not do: the first try may still commit after the read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.command import Command
+from gateway.core.decide import Decision, Facts, Repeat, decide
+from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.store.database import STATEMENT_TIMEOUT_S
+
+__all__ = ["Admitted", "Admitter", "Admitting"]
+
+_REPEATS = 10
+"""Admits that may find the key released in between; each needs another caller's full round."""
+
+_PAUSE_S = 0.05
+"""Between two tries after a failure; a restarting server answers in about a second."""
+
+_RETRYABLE = frozenset({"40P01", "40001"})  # deadlock, serialization: the loser did nothing
+
+
+class Admitting(Protocol):
+    """The part of the store that is needed here."""
+
+    async def admit(self, commands: Sequence[Command]) -> list[Facts]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """``lost_until``: an earlier try of this attempt may still commit until then, on the clock."""
+
+    decision: Decision
+    lost_until: float | None
+
+
+class Admitter:
+    """Admits single commands; a batcher can take its place."""
+
+    def __init__(self, store: Admitting, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def admit(self, command: Command, until: float) -> Admitted:
+        """Admit one command before ``until``.
+
+        Raises ``StoreUnavailable`` where it is not admitted; its ``lost_until`` says for how long
+        a try without an answer may still take effect.
+        """
+        lost_until: float | None = None
+        repeats = 0
+        while True:
+            try:
+                (facts,) = await self._store.admit([command])
+            except AnswerLost as error:
+                lost_until = self._clock() + STATEMENT_TIMEOUT_S
+                failure = StoreUnavailable(str(error))
+            except StoreUnavailable as error:
+                if lost_until is None and error.code not in _RETRYABLE:
+                    raise
+                failure = error
+            else:
+                decision = decide(facts)
+                repeats += 1
+                if not isinstance(decision, Repeat) or repeats >= _REPEATS:
+                    return Admitted(decision, lost_until)
+                continue
+            if self._clock() + _PAUSE_S >= until:
+                raise StoreUnavailable(str(failure), code=failure.code, lost_until=lost_until)
+            await asyncio.sleep(_PAUSE_S)

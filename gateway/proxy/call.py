@@ -1,0 +1,74 @@
+"""One guarded request after intake: read whole, authenticated, derived, ready to be admitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from gateway.core.command import Command
+from gateway.core.model import Rules
+from gateway.upstream import Client, Deadlines, Request
+
+__all__ = ["ADMIT_WINDOW_S", "GRACE_S", "Call", "Plan", "plan"]
+
+GRACE_S = 5
+"""Seconds that a command's deadline lies behind its ``timeout_s``: time to record the outcome."""
+
+ADMIT_WINDOW_S = 2
+"""Seconds that an admit may take on top of connecting before the first byte must have left."""
+
+_CONNECT_S = 5
+"""Seconds that connecting may take at most: a SYN is sent a third time after 3 s."""
+
+_STOP_BEFORE_S = 1
+"""The attempt stops this much before the database calls it unknown, against clocks that drift."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``command`` carries the attempt of the current round; each round is an attempt of its own,
+    so that a try which may still commit is never mistaken for a later one."""
+
+    command: Command
+    rules: Rules
+    client: Client
+    request: Request
+    wait_s: float
+    tenant_name: str
+
+    def next_round(self) -> Call:
+        return replace(self, command=replace(self.command, attempt=uuid4()))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An attempt's own limits, counted from before its admit left; readings of the clock."""
+
+    started: float
+    first_byte: float
+    last: float
+    settled: float
+    """Until here a caller waits for its outcome to be recorded: the database's deadline."""
+    _connect_s: float
+    _timeout_s: float
+
+    def deadlines(self, now: float) -> Deadlines:
+        """What the send must keep to, once the admit has been answered at ``now``."""
+        return Deadlines(
+            connect=min(now + self._connect_s, self.first_byte),
+            first_byte=self.first_byte,
+            last=min(now + self._timeout_s, self.last),
+        )
+
+
+def plan(started: float, rules: Rules) -> Plan:
+    """The limits of an attempt whose admit leaves at ``started``."""
+    connect_s = min(_CONNECT_S, rules.timeout_s)
+    return Plan(
+        started=started,
+        first_byte=started + connect_s + ADMIT_WINDOW_S,
+        last=started + rules.timeout_s + GRACE_S - _STOP_BEFORE_S,
+        settled=started + rules.timeout_s + GRACE_S,
+        _connect_s=connect_s,
+        _timeout_s=rules.timeout_s,
+    )

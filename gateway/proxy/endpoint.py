@@ -1,0 +1,163 @@
+"""The ASGI endpoint of everything under the policies' mounts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from gateway.core.problems import Problem
+from gateway.proxy.answer import Answer, of_problem
+from gateway.proxy.background import Background
+from gateway.proxy.body import Gone, drain
+from gateway.proxy.execute import Executor, Trace
+from gateway.proxy.intake import Admissible, Identity, Intake, Passage, Refused
+from gateway.proxy.passage import pass_through
+from gateway.proxy.respond import Receive, Send, respond
+
+__all__ = ["Endpoint", "Journal"]
+
+
+class Journal(Protocol):
+    """Who is told of every answer: one log line each, and the metrics."""
+
+    def refused(self, refused: Refused, answer: Answer) -> None: ...
+    def passed(self, passage: Passage, answer: Answer) -> None: ...
+    def executed(self, done: Admissible, trace: Trace, answer: Answer, delivered: bool) -> None: ...
+    def abandoned(self, done: Admissible, trace: Trace) -> None: ...
+
+
+class Endpoint:
+    """Intake, execution and response for one process.
+
+    ``audit`` appends the evidence of a refusal that was decided outside the admit statement.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        executor: Executor,
+        journal: Journal,
+        audit: Callable[[Refused], Awaitable[Problem | None]],
+        *,
+        max_attempts: int,
+    ) -> None:
+        self._intake = intake
+        self._executor = executor
+        self._journal = journal
+        self._audit = audit
+        self._max_attempts = max_attempts
+        self._running = Background()
+
+    @property
+    def running(self) -> Background:
+        """The calls that are being carried out; a shutdown waits for them."""
+        return self._running
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        taken = await self._intake.take(scope, receive)
+        match taken:
+            case Gone():
+                return
+            case Refused():
+                await self._refuse(taken, scope, receive, send)
+            case Passage():
+                await self._pass(taken, scope, send)
+            case Admissible():
+                await self._execute(taken, receive, send)
+
+    async def _refuse(
+        self, refused: Refused, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        problem = refused.problem
+        if refused.mismatch is not None:
+            problem = await self._audit(refused) or problem
+        answer = of_problem(problem, "rejected", refused.identity.request_id)
+        self._journal.refused(refused, answer)
+        if refused.unread:
+            await _respond_unread(answer, scope, receive, send)
+        else:
+            await respond(answer, send)
+
+    async def _pass(self, passage: Passage, scope: Mapping[str, Any], send: Send) -> None:
+        answer = await pass_through(passage, self._executor.clock)
+        self._journal.passed(passage, answer)
+        await respond(answer, send, head_only=scope["method"] == "HEAD")
+
+    async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
+        refusal = self._at_a_limit(taken.identity)
+        if refusal is not None:
+            await self._refuse(refusal, {}, receive, send)
+            return
+        gone = asyncio.Event()
+        work = self._running.spawn(self._run(taken, gone))
+        hang_up = asyncio.ensure_future(_disconnected(receive))
+        await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            # From here on nobody hears the answer; the work goes on to its end all the same.
+            gone.set()
+            return
+        hang_up.cancel()
+        answer = work.result()
+        if answer is not None:
+            await respond(answer, send)
+
+    async def _run(self, taken: Admissible, gone: asyncio.Event) -> Answer | None:
+        trace = Trace()
+        answer = await self._executor.run(taken.call, gone, trace)
+        if answer is None:
+            self._journal.abandoned(taken, trace)
+            return None
+        self._journal.executed(taken, trace, answer, not gone.is_set())
+        if gone.is_set() and answer.stream is not None:
+            answer.stream.close()
+        return answer
+
+    def _at_a_limit(self, identity: Identity) -> Refused | None:
+        if self._executor.room.closing:
+            return Refused(identity, _STOPPING)
+        if len(self._running) - self._executor.room.count >= self._max_attempts:
+            return Refused(identity, _FULL)
+        return None
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _respond_unread(
+    answer: Answer, scope: Mapping[str, Any], receive: Receive, send: Send
+) -> None:
+    """Answer before the body is read: at once, then read on so that the caller sees it.
+
+    A caller that waits for ``100 Continue`` sends no body, so there is none to read.
+    """
+    expects = any(name.lower() == b"expect" for name, _ in scope["headers"])
+    if expects:
+        await respond(answer, send)
+        return
+
+    async def send_and_drain(message: Any) -> None:
+        if message["type"] != "http.response.body":
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        with suppress(OSError):
+            await drain(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+    await respond(answer, send_and_drain)
+
+
+_STOPPING = Problem(
+    "overloaded",
+    "Repeat the same request: this gateway process is stopping, and another or the next takes it.",
+    retry_after_s=1,
+)
+_FULL = Problem(
+    "overloaded",
+    "Repeat the same request later: too many attempts are in flight in this gateway process.",
+    retry_after_s=1,
+)

@@ -1,0 +1,326 @@
+"""Admit → send → settle, for one call.
+
+It runs detached from the caller's connection: from the last byte of the request on, a caller that
+hangs up changes nothing but that nobody hears the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+
+from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal
+from gateway.core.command import Command, Hold, Release, Settle, SettleResult
+from gateway.core.decide import (
+    Decision,
+    Forward,
+    Lapsed,
+    RejectNotRetained,
+    RejectReused,
+    RejectStale,
+    RejectUnknown,
+    RejectUnresolved,
+    Repeat,
+    Replay,
+    WaitForEntity,
+    WaitForKey,
+)
+from gateway.core.model import Exchange
+from gateway.core.problems import Problem
+from gateway.core.settle import Answered, NotExecuted, NotSent, Unknown, classify
+from gateway.errors import StoreUnavailable
+from gateway.proxy.admitting import Admitted, Admitter
+from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
+from gateway.proxy.background import Background
+from gateway.proxy.call import Call, Plan, plan
+from gateway.proxy.settling import Settler
+from gateway.proxy.waiting import Entity, Full, Key, Topic, WaitRoom
+from gateway.upstream import Transfer
+
+__all__ = ["Executor", "Trace"]
+
+_LATE_READERS = 64
+"""Sockets kept open for late bytes, per process; more are closed, their commands stay unknown."""
+
+_LATE_S = 300.0
+"""Longest that a socket is read on after its caller was told "unknown"."""
+
+_ADMIT_MARGIN_S = 0.5
+"""An admit is given up this much before the send deadline: a later answer could not be used."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one call went through, for its one log line and the metrics; seconds."""
+
+    command: Command | None = None
+    decision: Decision | None = None
+    admit_s: float = 0.0
+    exchange: Exchange | None = None
+    send_s: float = 0.0
+    result: SettleResult | None = None
+    settle_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Everything that one process needs to carry calls out."""
+
+    admitter: Admitter
+    settler: Settler
+    room: WaitRoom
+    background: Background
+    late: Background
+    clock: Callable[[], float]
+    on_settled: Callable[[Command, SettleResult], None]
+    """Hears of every settle, also of those after the answer; "duplicate" is an alarm."""
+
+    async def run(self, call: Call, gone: asyncio.Event, trace: Trace) -> Answer | None:
+        """Carry one call out. ``gone`` is set when its caller hangs up; ``None`` where that ended
+        the wait for an earlier command, before anything was admitted."""
+        wait_until = self.clock() + call.wait_s
+        woken_for: Topic | None = None
+        while True:
+            call = call.next_round()
+            limits = plan(self.clock(), call.rules)
+            trace.command = call.command
+            try:
+                admitted = await self._admit(call, limits, trace)
+            except StoreUnavailable as error:
+                self._pass_on(woken_for)
+                return _store_unavailable(call, error)
+            decision = admitted.decision
+            if isinstance(decision, Forward):
+                return await self._perform(call, limits, admitted.lost_until, trace)
+            topic = _topic(call.command, decision)
+            if topic != woken_for:
+                self._pass_on(woken_for)
+            if topic is None:
+                return self._refuse(call, decision)
+            try:
+                end = await self._wait(topic, wait_until, gone, front=topic == woken_for)
+            except Full as full:
+                return _overloaded(call, str(full))
+            if end == "gone":
+                return None
+            if end == "over":
+                return self._refuse(call, decision)
+            woken_for = topic
+
+    async def _admit(self, call: Call, limits: Plan, trace: Trace) -> Admitted:
+        lost_until: float | None = None
+        try:
+            admitted = await self.admitter.admit(call.command, limits.first_byte - _ADMIT_MARGIN_S)
+        except StoreUnavailable as error:
+            lost_until = error.lost_until
+            raise
+        else:
+            trace.decision = admitted.decision
+            if not isinstance(admitted.decision, Forward):
+                lost_until = admitted.lost_until
+            return admitted
+        finally:
+            trace.admit_s += self.clock() - limits.started
+            self._abandon(call.command, lost_until)
+
+    def _refuse(self, call: Call, decision: Decision) -> Answer:
+        request_id = call.command.request_id
+        match decision:
+            case Replay(response, _, compared):
+                return replay(response, compared=compared)
+            case RejectUnknown():
+                return of_problem(refusal(decision), "unknown", request_id)
+            case Lapsed():
+                # Admitted, and provably not sent: the clock stepped, or an answer took too long.
+                self.background.spawn(self._release(call, "lapsed", None))
+                return of_problem(refusal(decision), "not-sent", request_id)
+            case (
+                RejectStale()
+                | RejectReused()
+                | RejectNotRetained()
+                | WaitForKey()
+                | WaitForEntity()
+                | RejectUnresolved()
+                | Repeat()
+            ):
+                return of_problem(refusal(decision), "rejected", request_id)
+            case Forward():
+                raise AssertionError("a forwarded command is performed, not refused")
+            case _:
+                assert_never(decision)
+
+    async def _wait(
+        self, topic: Topic, until: float, gone: asyncio.Event, *, front: bool
+    ) -> Literal["woken", "over", "gone"]:
+        """Wait for ``topic`` to change; ``over``: the time is up, or the process stops."""
+        left = until - self.clock()
+        if left <= 0 or self.room.closing:
+            return "over"
+        with self.room.place(topic, front=front) as ticket:
+            woken = asyncio.ensure_future(ticket.woken.wait())
+            left_us = asyncio.ensure_future(gone.wait())
+            try:
+                await asyncio.wait(
+                    {woken, left_us}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                woken.cancel()
+                left_us.cancel()
+        if gone.is_set():
+            if ticket.woken.is_set():
+                self._pass_on(topic)
+            return "gone"
+        return "woken" if ticket.woken.is_set() and not self.room.closing else "over"
+
+    def _pass_on(self, topic: Topic | None) -> None:
+        """Who was woken for an entity and leaves without its slot wakes the next."""
+        if isinstance(topic, Entity):
+            self.room.wake(topic)
+
+    async def _perform(
+        self, call: Call, limits: Plan, lost_until: float | None, trace: Trace
+    ) -> Answer:
+        began = self.clock()
+        transfer = await call.client.send(
+            call.request, limits.deadlines(began), keep_limit=call.rules.keep_limit
+        )
+        outcome = classify(transfer.exchange, call.rules)
+        trace.exchange, trace.send_s = transfer.exchange, self.clock() - began
+        match outcome:
+            case NotSent():
+                transfer.close()
+                await self._until(limits, self._release(call, outcome.fault, lost_until))
+                return self._problem(call, not_sent(outcome), "not-sent")
+            case NotExecuted(response):
+                reason = f"status {response.status}"
+                if not await self._until(limits, self._release(call, reason, lost_until)):
+                    transfer.close()
+                    return self._not_recorded(call)
+                return self._relay(call, transfer, outcome)
+            case Answered(response, kept):
+                settle = Settle(call.command, response, kept)
+                if not await self._until(limits, self._settle(settle, trace)):
+                    transfer.close()
+                    return self._not_recorded(call)
+                return self._relay(call, transfer, outcome)
+            case Unknown():
+                hold = Hold(call.command, _reason(outcome), outcome.evidence)
+                self._read_on(call, transfer)
+                await self._until(limits, self._hold(call, hold))
+                return self._problem(call, outcome_unknown(outcome), "unknown")
+            case _:
+                assert_never(outcome)
+
+    def _relay(self, call: Call, transfer: Transfer, outcome: Answered | NotExecuted) -> Answer:
+        label: Label = "applied" if isinstance(outcome, Answered) else "not-executed"
+        if not outcome.complete:
+            transfer.close()
+            return self._problem(call, incomplete(outcome.response), label)
+        if transfer.exchange.oversize:
+            return relay(outcome.response, label, transfer)
+        transfer.close()
+        return relay(outcome.response, label)
+
+    async def _settle(self, settle: Settle, trace: Trace | None) -> None:
+        began = self.clock()
+        result = await self.settler.settle(settle)
+        self._changed(settle.command)
+        if trace is not None:
+            trace.result, trace.settle_s = result, self.clock() - began
+        self.on_settled(settle.command, result)
+
+    async def _release(self, call: Call, reason: str, lost_until: float | None) -> None:
+        command = call.command
+        await self.settler.release(Release(command, reason))
+        self._changed(command)
+        self._abandon(command, lost_until)
+
+    async def _hold(self, call: Call, hold: Hold) -> None:
+        await self.settler.hold(hold)
+        self._changed(call.command)
+
+    def _changed(self, command: Command) -> None:
+        self.room.wake(Key(command.tenant, command.key_digest))
+        self.room.wake(Entity(command.tenant, command.entity))
+
+    async def _until(self, limits: Plan, recording: Coroutine[Any, Any, None]) -> bool:
+        """Wait for a recording until the command's deadline; it goes on behind that."""
+        task = self.background.spawn(recording)
+        left = limits.settled - self.clock()
+        await asyncio.wait({task}, timeout=max(left, 0))
+        return task.done() and not task.cancelled()
+
+    def _abandon(self, command: Command, lost_until: float | None) -> None:
+        """Release an attempt that is given up, while one of its admits may still commit."""
+        if lost_until is not None:
+            self.background.spawn(self._release_lost(command, lost_until))
+
+    async def _release_lost(self, command: Command, lost_until: float) -> None:
+        await self.settler.release(Release(command, "admit given up"))
+        left = lost_until - self.clock()
+        if left > 0:
+            await asyncio.sleep(left)
+            await self.settler.release(Release(command, "admit given up"))
+        self._changed(command)
+
+    def _read_on(self, call: Call, transfer: Transfer) -> None:
+        """Read for late bytes after a timeout, up to a cap; then let the socket go."""
+        if transfer.exchange.fault != "timeout" or len(self.late) >= _LATE_READERS:
+            transfer.close()
+            return
+        self.late.spawn(self._late(call, transfer))
+
+    async def _late(self, call: Call, transfer: Transfer) -> None:
+        until = self.clock() + min(_LATE_S, call.rules.settle_delay_s)
+        exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit)
+        if exchange is None:
+            return
+        outcome = classify(exchange, call.rules)
+        if isinstance(outcome, Answered):
+            await self._settle(Settle(call.command, outcome.response, outcome.kept), None)
+
+    def _problem(self, call: Call, problem: Problem, outcome: Label) -> Answer:
+        return of_problem(problem, outcome, call.command.request_id)
+
+    def _not_recorded(self, call: Call) -> Answer:
+        problem = Problem(
+            "outcome-unknown",
+            "Ask again later with the same key: the upstream answered, but the gateway's database "
+            "cannot record it yet, and goes on trying.",
+            sent="yes",
+            error="proxy_internal_error",
+            retry_after_s=5,
+        )
+        return self._problem(call, problem, "unknown")
+
+
+def _topic(command: Command, decision: Decision) -> Topic | None:
+    match decision:
+        case WaitForKey():
+            return Key(command.tenant, command.key_digest)
+        case WaitForEntity():
+            return Entity(command.tenant, command.entity)
+        case _:
+            return None
+
+
+def _reason(outcome: Unknown) -> str:
+    if outcome.evidence is not None:
+        return f"status {outcome.evidence.status}"
+    return f"{outcome.fault} (sent: {outcome.sent})"
+
+
+def _store_unavailable(call: Call, error: StoreUnavailable) -> Answer:
+    problem = Problem(
+        "store-unavailable",
+        f"Repeat the same request later: nothing was sent, because {error}.",
+        retry_after_s=1,
+    )
+    return of_problem(problem, "rejected", call.command.request_id)
+
+
+def _overloaded(call: Call, why: str) -> Answer:
+    problem = Problem("overloaded", f"Repeat the same request later: {why}.", retry_after_s=1)
+    return of_problem(problem, "rejected", call.command.request_id)

@@ -1,0 +1,316 @@
+"""From an ASGI request to a call that can be admitted, or to the reason why not.
+
+The order of the checks: parse → authenticate → match policy → limits → read body → entity, key,
+fence, fingerprint. Until the last of them nothing of the request is remembered anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from gateway.core.auth import Principal, Snapshot
+from gateway.core.command import Command
+from gateway.core.fingerprint import key_digest, upstream_key
+from gateway.core.headers import CONTROL, end_to_end, loops, values, without
+from gateway.core.keys import Refusal
+from gateway.core.model import Headers
+from gateway.core.prefer import parse_wait
+from gateway.core.problems import Problem
+from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
+from gateway.policy.derive import Derived, check_passage, derive
+from gateway.proxy.body import Gone, TooLarge, declared_length, read_body
+from gateway.proxy.call import GRACE_S, Call
+from gateway.proxy.respond import Receive
+from gateway.upstream import Client, Request
+from gateway.upstream.messages import encode_head
+
+__all__ = ["Identity", "Intake", "Keys", "Passage", "Refused", "request_id_of"]
+
+UNGUARDED_BODY_LIMIT = 1024 * 1024
+"""Bytes of body of a request that streams through: safe methods have next to none."""
+
+_NO_ATTEMPT = UUID(int=0)
+_REQUEST_ID_LIMIT = 64
+_REQUEST_ID = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+# Named by this hop: the client sets the first two, the server has dealt with the third.
+_REPLACED = frozenset({b"host", b"content-length", b"expect"})
+
+
+class Keys(Protocol):
+    """Where the gateway keys in force come from."""
+
+    def current(self) -> Snapshot | None:
+        """``None`` where the last snapshot is too old to trust."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, and under which id its log lines stand."""
+
+    request_id: str
+    principal: Principal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answered without admitting. ``unread``: body may be left on the wire.
+    ``mismatch``: set where the refusal is evidence for the audit."""
+
+    identity: Identity
+    problem: Problem
+    unread: bool = False
+    mismatch: Mismatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A command sent to another entity than the one it names."""
+
+    policy: str
+    entity: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A safe request that streams through, unrecorded."""
+
+    identity: Identity
+    client: Client
+    request: Request
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admissible:
+    """A guarded request, read whole."""
+
+    identity: Identity
+    call: Call
+
+
+Taken = Refused | Passage | Admissible | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """``pseudonym`` names this deployment in ``Via``; ``clients``: one per upstream, by name."""
+
+    policies: Policies
+    clients: Mapping[str, Client]
+    keys: Keys
+    pseudonym: bytes
+
+    async def take(self, scope: Mapping[str, Any], receive: Receive) -> Taken:
+        """Take one request in, its body included."""
+        headers: Headers = tuple(scope["headers"])
+        identity = Identity(request_id_of(headers))
+        if loops(headers, self.pseudonym):
+            return Refused(identity, _LOOP, unread=True)
+        snapshot = self.keys.current()
+        if snapshot is None:
+            return Refused(identity, _KEYS_UNKNOWN, unread=True)
+        principal = snapshot.anonymous or snapshot.authenticate(values(headers, b"authorization"))
+        if principal is None:
+            return Refused(identity, _UNAUTHENTICATED, unread=True)
+        identity = Identity(identity.request_id, principal)
+        found = self.policies.match(scope["method"], scope["raw_path"])
+        match found:
+            case NoPolicy(detail):
+                return Refused(identity, Problem("no-policy", detail), unread=True)
+            case Refusal():
+                return Refused(identity, _problem(found), unread=True)
+            case Unguarded() | Match():
+                return await self._read(scope, receive, headers, identity, found)
+
+    async def _read(
+        self,
+        scope: Mapping[str, Any],
+        receive: Receive,
+        headers: Headers,
+        identity: Identity,
+        found: Match | Unguarded,
+    ) -> Taken:
+        limit = (
+            found.command.rules.request_limit if isinstance(found, Match) else UNGUARDED_BODY_LIMIT
+        )
+        if declared_length(headers) > limit:
+            return Refused(identity, _too_large(limit), unread=True)
+        body = await read_body(receive, limit)
+        match body:
+            case Gone():
+                return body
+            case TooLarge():
+                return Refused(identity, _too_large(limit), unread=True)
+            case bytes():
+                query: bytes = scope["query_string"]
+                if isinstance(found, Unguarded):
+                    return self._pass(scope["method"], query, headers, identity, found, body)
+                return self._derive(scope, headers, identity, found, body)
+
+    def _derive(
+        self,
+        scope: Mapping[str, Any],
+        headers: Headers,
+        identity: Identity,
+        match: Match,
+        body: bytes,
+    ) -> Taken:
+        method, query = scope["method"], scope["query_string"]
+        derived = derive(match, method, scope["raw_path"], query, headers, body)
+        if isinstance(derived, Refusal):
+            return _refused(identity, match, derived)
+        assert identity.principal is not None
+        command = command_of(match, derived, identity.principal, identity.request_id)
+        request = Request(
+            method.encode("ascii"),
+            match.target(query),
+            self._headers_up(match.upstream, headers, match, command),
+            body,
+        )
+        unwritable = _unwritable(request)
+        if unwritable is not None:
+            return Refused(identity, unwritable)
+        return Admissible(
+            identity,
+            Call(
+                command=command,
+                rules=match.command.rules,
+                client=self.clients[match.upstream.name],
+                request=request,
+                wait_s=parse_wait(values(headers, b"prefer")),
+                tenant_name=identity.principal.tenant_name,
+            ),
+        )
+
+    def _pass(
+        self,
+        method: str,
+        query: bytes,
+        headers: Headers,
+        identity: Identity,
+        found: Unguarded,
+        body: bytes,
+    ) -> Refused | Passage:
+        refusal = check_passage(headers, query)
+        if refusal is not None:
+            return Refused(identity, _problem(refusal))
+        request = Request(
+            method.encode("ascii"),
+            found.target(query),
+            self._headers_up(found.upstream, headers, None, None),
+            body,
+        )
+        unwritable = _unwritable(request)
+        if unwritable is not None:
+            return Refused(identity, unwritable)
+        return Passage(identity, self.clients[found.upstream.name], request, found.upstream.name)
+
+    def _headers_up(
+        self, upstream: Upstream, headers: Headers, match: Match | None, command: Command | None
+    ) -> Headers:
+        """The caller's end-to-end fields in their order; ours behind them."""
+        ours = list(upstream.headers)
+        withheld = CONTROL
+        if match is not None and command is not None:
+            ours += _guarded_fields(match, command)
+            if match.command.pass_authorization:
+                withheld -= {b"authorization"}
+        dropped = _REPLACED | withheld | {name.lower() for name, _ in ours}
+        kept = without(end_to_end(headers), dropped)
+        via = (b"via", b"1.1 " + self.pseudonym)
+        return ((b"host", upstream.authority), *kept, *ours, via)
+
+
+def command_of(match: Match, derived: Derived, principal: Principal, request_id: str) -> Command:
+    """What admit will record; its attempt is set when a round of admitting begins."""
+    policy = match.command
+    rules = policy.rules
+    return Command(
+        tenant=principal.tenant,
+        key_digest=key_digest(principal.salt, derived.key),
+        key=derived.key,
+        policy=rules.policy,
+        entity=derived.entity,
+        fingerprint=derived.fingerprint(principal.salt),
+        rules=rules.version,
+        fence=derived.fence,
+        attempt=_NO_ATTEMPT,
+        principal=principal.name,
+        request_id=request_id,
+        serial=rules.serial,
+        unknown=rules.unknown,
+        upstream_key=upstream_key(principal.salt, derived.key) if policy.send_key else None,
+        upstream_digest=policy.upstream_digest,
+        deadline_ms=int((rules.timeout_s + GRACE_S) * 1000),
+        settle_delay_s=int(rules.settle_delay_s),
+        response_days=rules.response_days,
+        key_days=rules.key_days,
+    )
+
+
+def request_id_of(headers: Headers) -> str:
+    """The caller's ``X-Request-Id`` where it is one short plain word, else a new id."""
+    lines = values(headers, b"x-request-id")
+    if len(lines) == 1:
+        given = lines[0]
+        if 0 < len(given) <= _REQUEST_ID_LIMIT and _REQUEST_ID.issuperset(given):
+            return given.decode("ascii")
+    return uuid4().hex
+
+
+def _guarded_fields(match: Match, command: Command) -> list[tuple[bytes, bytes]]:
+    fields: list[tuple[bytes, bytes]] = []
+    if match.command.send_key is not None and command.upstream_key is not None:
+        fields.append((match.command.send_key, command.upstream_key.encode("ascii")))
+    if match.command.send_fence is not None and command.fence is not None:
+        fields.append((match.command.send_fence, b"%d" % command.fence))
+    return fields
+
+
+def _unwritable(request: Request) -> Problem | None:
+    try:
+        encode_head(request)
+    except ValueError as error:
+        return Problem("request-invalid", f"Send it without control characters: {error}.")
+    return None
+
+
+def _refused(identity: Identity, match: Match, refusal: Refusal) -> Refused:
+    mismatch = None
+    if refusal.type == "entity-mismatch":
+        entity = dict(refusal.members)["entity"]
+        mismatch = Mismatch(match.command.rules.policy, entity, refusal.detail)
+    return Refused(identity, _problem(refusal), mismatch=mismatch)
+
+
+def _problem(refusal: Refusal) -> Problem:
+    return Problem(refusal.type, refusal.detail, members=dict(refusal.members))
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(
+        "body-too-large",
+        f"Send at most {limit} bytes of body, or raise request_limit in the policy.",
+        members={"limit": limit},
+    )
+
+
+_LOOP = Problem(
+    "loop-detected",
+    "Point the policy's upstream at the API itself: this request came through this gateway before.",
+)
+_UNAUTHENTICATED = Problem(
+    "unauthenticated",
+    "Send one Authorization field with a gateway key: Bearer fg_…; `fencegate keys add` makes one.",
+)
+_KEYS_UNKNOWN = Problem(
+    "store-unavailable",
+    "Repeat the same request later: nothing was sent, because the gateway keys could not be read "
+    "from the database for too long.",
+    retry_after_s=1,
+)

@@ -1,0 +1,128 @@
+"""Every answer becomes one log line and moves the metrics."""
+
+from __future__ import annotations
+
+from gateway.core.command import Command, SettleResult
+from gateway.core.decide import RejectStale
+from gateway.core.model import Exchange
+from gateway.observe import log
+from gateway.observe.metrics import Metrics
+from gateway.proxy.answer import Answer
+from gateway.proxy.execute import Trace
+from gateway.proxy.intake import Admissible, Passage, Refused
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """What ``endpoint.Journal`` asks for, on the process's metrics and log."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def refused(self, refused: Refused, answer: Answer) -> None:
+        """Refused before anything was admitted."""
+        self._count(None, answer)
+        identity = refused.identity
+        principal = identity.principal
+        log.decision(
+            log.Decided(
+                request_id=identity.request_id,
+                status=answer.status,
+                outcome=answer.outcome,
+                tenant=principal.tenant_name if principal else None,
+                principal=principal.name if principal else None,
+                problem=answer.problem,
+            )
+        )
+
+    def passed(self, passage: Passage, answer: Answer) -> None:
+        """Streamed through; its body may still be on its way."""
+        self._count(None, answer)
+        principal = passage.identity.principal
+        log.decision(
+            log.Decided(
+                request_id=passage.identity.request_id,
+                status=answer.status,
+                outcome=answer.outcome,
+                tenant=principal.tenant_name if principal else None,
+                principal=principal.name if principal else None,
+                policy=passage.policy,
+                problem=answer.problem,
+            )
+        )
+
+    def executed(self, done: Admissible, trace: Trace, answer: Answer, delivered: bool) -> None:
+        """A call came to its end, whether or not its caller is still there."""
+        self._count(done.call.command.policy, answer)
+        self._measure(done.call.command.policy, trace)
+        self._log(done, trace, answer.status, answer.outcome, answer.problem)
+        if not delivered:
+            log.event("answer_not_delivered", request_id=done.identity.request_id)
+
+    def abandoned(self, done: Admissible, trace: Trace) -> None:
+        """The caller hung up while it waited for an earlier command; nothing was admitted."""
+        self._measure(done.call.command.policy, trace)
+        self._log(done, trace, 499, "rejected", None)
+
+    def settled(self, command: Command, result: SettleResult) -> None:
+        """A response was recorded, be it long after its caller was told "unknown"."""
+        if result not in ("settled", "already"):
+            log.event(
+                "late_evidence" if result != "duplicate" else "duplicate_effect_suspected",
+                level="warning" if result != "duplicate" else "error",
+                request_id=command.request_id,
+                policy=command.policy,
+                entity=command.entity,
+                key_digest=command.key_digest.hex(),
+                attempt=str(command.attempt),
+                result=result,
+            )
+
+    def _count(self, policy: str | None, answer: Answer) -> None:
+        self._metrics.request(policy, answer.outcome)
+        if answer.problem is not None:
+            self._metrics.problem(answer.problem)
+
+    def _measure(self, policy: str, trace: Trace) -> None:
+        if trace.decision is not None:
+            self._metrics.decided(policy, trace.decision, trace.admit_s)
+        if trace.exchange is not None:
+            self._metrics.sent(policy, trace.send_s)
+        if trace.result is not None:
+            self._metrics.settled(policy, trace.result, trace.settle_s)
+
+    def _log(
+        self, done: Admissible, trace: Trace, status: int, outcome: str, problem: str | None
+    ) -> None:
+        command = trace.command or done.call.command
+        log.decision(
+            log.Decided(
+                request_id=command.request_id,
+                status=status,
+                outcome=outcome,
+                tenant=done.call.tenant_name,
+                principal=command.principal,
+                policy=command.policy,
+                entity=command.entity,
+                key_digest=command.key_digest.hex(),
+                fence=command.fence,
+                mark=trace.decision.mark if isinstance(trace.decision, RejectStale) else None,
+                decision=type(trace.decision).__name__ if trace.decision else None,
+                problem=problem,
+                attempt=str(command.attempt),
+                upstream_status=_status(trace.exchange),
+                admit_ms=_ms(trace.admit_s),
+                send_ms=_ms(trace.send_s) if trace.exchange is not None else None,
+                settle_ms=_ms(trace.settle_s) if trace.result is not None else None,
+            )
+        )
+
+
+def _status(exchange: Exchange | None) -> int | None:
+    response = exchange.response if exchange is not None else None
+    return response.status if response is not None else None
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

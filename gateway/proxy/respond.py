@@ -1,0 +1,75 @@
+"""Answers as ASGI messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any
+
+from gateway.core.headers import values
+from gateway.core.model import Headers
+from gateway.proxy.answer import Answer
+from gateway.upstream import BodyCutShort, Transfer
+
+__all__ = ["Message", "Receive", "Send", "respond"]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_BODILESS = frozenset({204, 304})
+
+
+async def respond(answer: Answer, send: Send, *, head_only: bool = False) -> bool:
+    """Send one answer; false where the upstream's body broke off behind its head, so that the
+    response must not be completed."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": answer.status,
+            "headers": _fields(answer, head_only=head_only),
+        }
+    )
+    if answer.stream is None:
+        await send({"type": "http.response.body", "body": answer.body})
+        return True
+    return await _relay(answer.stream, answer.body, send)
+
+
+async def _relay(stream: Transfer, start: bytes, send: Send) -> bool:
+    try:
+        if start:
+            await send({"type": "http.response.body", "body": start, "more_body": True})
+        async for piece in stream.rest():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except BodyCutShort:
+        return False
+    finally:
+        stream.close()
+    await send({"type": "http.response.body", "body": b""})
+    return True
+
+
+def _fields(answer: Answer, *, head_only: bool) -> list[tuple[bytes, bytes]]:
+    headers = [
+        *answer.headers,
+        (b"idempotent-replayed", b"true" if answer.outcome == "replayed" else b"false"),
+        (b"gateway-outcome", answer.outcome.encode("ascii")),
+    ]
+    if not answer.compared:
+        headers.append((b"gateway-fingerprint", b"not-compared"))
+    if answer.outcome == "replayed" or answer.problem is not None:
+        headers.append((b"date", formatdate(usegmt=True).encode("ascii")))
+    if _needs_length(answer, head_only=head_only):
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    return headers
+
+
+def _needs_length(answer: Answer, *, head_only: bool) -> bool:
+    if answer.stream is not None or answer.status in _BODILESS or head_only:
+        return False
+    return not _has_length(answer.headers)
+
+
+def _has_length(headers: Headers) -> bool:
+    return bool(values(headers, b"content-length"))

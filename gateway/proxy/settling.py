@@ -1,0 +1,58 @@
+"""Record what was heard, however long the database takes.
+
+A settle, release or hold is repeated until it is committed or the process ends; each is guarded by
+its attempt and so may be repeated freely. If the process ends first, the command is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from gateway.core.command import Hold, Release, Settle, SettleResult
+from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.observe.metrics import Operation
+
+__all__ = ["Settler", "Settling"]
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+"""A database that is back is used within a second; a thousand waiting settles try once each."""
+
+T = TypeVar("T")
+
+
+class Settling(Protocol):
+    """The part of the store that is needed here."""
+
+    async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]: ...
+    async def release(self, releases: Sequence[Release]) -> list[bool]: ...
+    async def hold(self, holds: Sequence[Hold]) -> list[bool]: ...
+
+
+class Settler:
+    """Puts ends to attempts; ``on_retry`` hears of every failed try."""
+
+    def __init__(self, store: Settling, on_retry: Callable[[Operation], None]) -> None:
+        self._store = store
+        self._on_retry = on_retry
+
+    async def settle(self, settle: Settle) -> SettleResult:
+        return (await self._persist("settle", lambda: self._store.settle([settle])))[0]
+
+    async def release(self, release: Release) -> bool:
+        return (await self._persist("release", lambda: self._store.release([release])))[0]
+
+    async def hold(self, hold: Hold) -> bool:
+        return (await self._persist("hold", lambda: self._store.hold([hold])))[0]
+
+    async def _persist(self, operation: Operation, work: Callable[[], Awaitable[T]]) -> T:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await work()
+            except (StoreUnavailable, AnswerLost):
+                self._on_retry(operation)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

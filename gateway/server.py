@@ -1,0 +1,232 @@
+"""`fencegate serve`: from settings to a listening process, and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from gateway import __version__
+from gateway.app import Gateway, open_gateway
+from gateway.errors import ConfigurationError
+from gateway.observe import log
+from gateway.policy.compiled import Policies
+from gateway.policy.errors import PolicyErrors
+from gateway.policy.loader import load
+from gateway.settings import Settings
+from gateway.store import embedded, session
+from gateway.store.database import Database
+from gateway.store.migrations import Current
+
+__all__ = ["serve"]
+
+_KEEP_ALIVE_S = 75
+"""Longer than the 60 s idle limit of common balancers, so that they close first, not we."""
+
+_HEAD_LIMIT = 64 * 1024
+"""Bytes of a request's head; nginx takes 32 KiB, Node 16 KiB, and keys are at most 255 bytes."""
+
+_BACKLOG = 2048
+
+
+def serve(settings: Settings, policies_dir: Path, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT. ``port`` 0 takes a free one, printed at start.
+
+    Raises ``ConfigurationError`` or ``StoreUnavailable`` where it cannot start; the text names the
+    mend.
+    """
+    log.configure(settings.log_level)
+    policies = _policies(policies_dir)
+    dsn = _database(settings)
+    # uvloop by name: the loop must be the one that was measured, not the one that was found.
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, policies, dsn, host, port))
+
+
+async def _serve(settings: Settings, policies: Policies, dsn: str, host: str, port: int) -> None:
+    await _check_schema(settings, dsn)
+    gateway = await open_gateway(settings, policies, dsn)
+    try:
+        snapshot = gateway.keys.current()
+        authenticated = snapshot is not None and snapshot.anonymous is None
+        if not authenticated and not _is_loopback(host):
+            raise ConfigurationError(
+                f"without gateway keys it serves loopback only, not {host}; make one first: "
+                "fencegate keys add --tenant TENANT --name NAME"
+            )
+        listener = _listen(host, port)
+    except BaseException:
+        await gateway.close()
+        raise
+    with contextlib.closing(listener):
+        _banner(settings, policies, dsn, listener, authenticated=authenticated)
+        await _Server(gateway, settings).serve(sockets=[listener])
+    await gateway.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, told to stop admitting the moment a signal arrives."""
+
+    def __init__(self, gateway: Gateway, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                gateway,
+                interface="asgi3",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=int(settings.drain_s),
+                h11_max_incomplete_event_size=_HEAD_LIMIT,
+                backlog=_BACKLOG,
+            )
+        )
+        self._gateway = gateway
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gateway.start()
+        await super().startup(sockets=sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._gateway.stop_admitting()
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, but a signal that was handled is not raised again behind it: the process
+        still has outcomes to record."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def _policies(directory: Path) -> Policies:
+    try:
+        return load(directory, os.environ)
+    except PolicyErrors as error:
+        raise ConfigurationError(f"the policies cannot be used:\n{error}") from error
+
+
+def _database(settings: Settings) -> str:
+    """The DSN to use; starts or finds the embedded server where none is configured. A server that
+    was started stays when the process ends, and the next one finds it."""
+    if settings.database_url is not None:
+        return settings.database_url
+    try:
+        return embedded.start(settings.data_dir, bin_dir=settings.postgres_bin).dsn
+    except embedded.EmbeddedPostgresError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+async def _check_schema(settings: Settings, dsn: str) -> None:
+    """Migrate our own embedded database; refuse to touch or to serve another that is not ours."""
+    if settings.database_url is None:
+        await session.migrate_database(dsn)
+        return
+    database = await Database.open(dsn, size=1)
+    try:
+        status = await session.schema_status(database)
+    finally:
+        await database.close()
+    if not isinstance(status, Current):
+        raise ConfigurationError(status.message)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+        ) from error
+    listener.listen(_BACKLOG)
+    listener.set_inheritable(True)
+    return listener
+
+
+def _banner(
+    settings: Settings,
+    policies: Policies,
+    dsn: str,
+    listener: socket.socket,
+    *,
+    authenticated: bool,
+) -> None:
+    """What an operator wants to see first, on stdout; logs go to stderr."""
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    address = urlsplit(dsn)
+    kind = "embedded" if settings.database_url is None else "FENCEGATE_DATABASE_URL"
+    lines = [
+        f"Fencegate {__version__} on {url}",
+        f"  database  {address.hostname}:{address.port or 5432}{address.path} ({kind})",
+        "  callers   "
+        + (
+            "need a gateway key"
+            if authenticated
+            else "not authenticated: no gateway key exists, so loopback only"
+        ),
+        *(f"  policy    {line}" for line in policies.describe()),
+        *(f"  warning   {warning}" for warning in policies.warnings),
+        "Try it:",
+        f"  {_curl(url, policies, authenticated=authenticated)}",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _curl(url: str, policies: Policies, *, authenticated: bool) -> str:
+    commands = policies.commands()
+    if not commands:
+        return f"curl -i {url}/healthz"
+    command = commands[0]
+    path = "".join(
+        "/" + (segment.decode("ascii") if segment is not None else "1")
+        for segment in command.pattern.segments
+    )
+    key = " -H 'Authorization: Bearer fg_…'" if authenticated else ""
+    return (
+        f"curl -i -X {command.pattern.method} {url}{command.upstream.mount}{path}"
+        f" -H 'Idempotency-Key: first-1' -H 'X-Execution-Fence: 1'{key}"
+        " -H 'Content-Type: application/json' -d '{}'"
+    )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop
