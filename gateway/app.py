@@ -92,6 +92,7 @@ class Gateway:
             ]
         )
         self._poll: asyncio.Task[None] | None = None
+        self._drained_by = 0.0
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Plain ASGI; Starlette serves only the fixed paths and stays off the guarded one."""
@@ -109,17 +110,18 @@ class Gateway:
 
     def stop_admitting(self) -> None:
         """From now on nothing new is admitted, and waiting callers are answered at once."""
-        if not self.room.closing:
-            log.event("draining", attempts=len(self._endpoint.running))
+        if self.room.closing:
+            return
+        log.event("draining", attempts=len(self._endpoint.running))
+        self._drained_by = now_s() + self.settings.drain_s
         self.room.close()
 
     async def close(self) -> None:
         """Drain, settle, then leave the rest to time: what is not recorded becomes unknown."""
         self.stop_admitting()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.settings.drain_s
-        left = await self._endpoint.running.drain(self.settings.drain_s)
-        left += await self._background.drain(max(until - loop.time(), 0))
+        left = 0
+        for tasks in (self._endpoint.running, self._background):
+            left += await tasks.drain(max(self._drained_by - now_s(), 0))
         if left:
             log.event("left_to_time", level="warning", attempts=left)
         for tasks in (self._endpoint.running, self._background, self._late):

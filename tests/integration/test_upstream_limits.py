@@ -385,6 +385,35 @@ def test_cancelled_while_connecting(loop: str) -> None:
         run(loop, main())
 
 
+@pytest.mark.parametrize("tls", [False, True])
+def test_connections_given_up_at_any_turn_leave_the_descriptors_of_others_alone(
+    loop: str, tls: bool
+) -> None:
+    with RecordingUpstream(tls=tls) as upstream:
+
+        async def main() -> None:
+            context = upstream.client_context() if tls else None
+            client = client_of(upstream, ssl_context=context, idle_s=0, max_connections=8)
+
+            def start(n: int) -> list[asyncio.Task[Transfer]]:
+                sends = (client.send(request(), within(), keep_limit=1000) for _ in range(n))
+                return [asyncio.create_task(send) for send in sends]
+
+            for turns in range(12):
+                given_up, kept = start(8), start(8)  # the latter wait for a slot each
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for task in given_up:
+                    task.cancel()
+                for transfer in await asyncio.gather(*kept):
+                    assert transfer.exchange.stage is Stage.BODY_COMPLETE
+                await asyncio.wait(given_up)
+                assert client._pool.slots == 0
+
+        run(loop, main())
+        upstream.wait_for_disconnects(upstream.connections)
+
+
 # -- oversize bodies
 
 

@@ -85,27 +85,6 @@ def test_wrong_name(upstream: RecordingUpstream) -> None:
     assert upstream.count == 0
 
 
-def test_a_handshake_given_up_at_any_turn_leaves_the_descriptors_of_others_alone(
-    loop: str, upstream: RecordingUpstream
-) -> None:
-    upstream.script = None
-
-    async def main() -> None:
-        client = Client(Origin.parse(upstream.url), ssl_context=upstream.client_context(), idle_s=0)
-        for turns in range(40):
-            given_up = asyncio.create_task(client.send(request(), within(), keep_limit=1000))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            given_up.cancel()
-            kept = await client.send(request(), within(), keep_limit=1000)
-            assert kept.exchange.stage is Stage.BODY_COMPLETE
-        await asyncio.wait({given_up})
-        assert client._pool.slots == 0
-
-    run(loop, main())
-    upstream.wait_for_disconnects(upstream.connections)
-
-
 def test_dies_on_the_request(loop: str, upstream: RecordingUpstream) -> None:
     upstream.next(cut("reset"))
     seen = exchange(loop, upstream.url, upstream.client_context())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from gateway.core.model import Exchange, Response, Stage
 from gateway.upstream import Deadlines
-from gateway.upstream.connection import PIECE
-from tests.unit.upstream.calls import ManualClock, connected, reader, run, within
+from gateway.upstream.connection import PIECE, Connection
+from tests.unit.upstream.calls import FakeTransport, ManualClock, connected, reader, run, within
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -126,6 +127,12 @@ def test_first_byte_deadline_does_not_bind_later_pieces() -> None:
     run("asyncio", main())
 
 
+def later(turns: int, action: Callable[[], None]) -> None:
+    """Run ``action`` after that many turns of the loop."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(action if turns == 1 else lambda: later(turns - 1, action))
+
+
 def test_a_final_response_stops_the_body_an_interim_one_does_not() -> None:
     async def main() -> None:
         bench = Bench()
@@ -135,7 +142,7 @@ def test_a_final_response_stops_the_body_an_interim_one_does_not() -> None:
                 bench.connection.data_received(b"HTTP/1.1 100 Continue\r\n\r\n")
             if len(bench.transport.written) == 3:
                 bench.connection.data_received(b"HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\n")
-                asyncio.get_running_loop().call_soon(bench.connection.data_received, b"no")
+                later(20, lambda: bench.connection.data_received(b"no"))
 
         bench.transport.on_write = on_write
         seen = await bench.perform(LARGE)
@@ -175,6 +182,17 @@ def test_bytes_before_the_request_make_the_connection_unusable() -> None:
         assert not bench.connection.alive()
         assert await bench.perform() == Exchange(Stage.CONNECTED, None, "closed")
         assert bench.transport.written == []
+
+    run("asyncio", main())
+
+
+def test_a_connection_that_nobody_waits_for_any_more_ends_when_it_is_made() -> None:
+    async def main() -> None:
+        made = Connection(ManualClock())
+        made.discard()
+        transport = FakeTransport(made)
+        made.connection_made(transport)
+        assert transport.aborted
 
     run("asyncio", main())
 
