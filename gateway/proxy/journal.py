@@ -65,8 +65,9 @@ class Journal:
         self._measure(done.call.command.policy, trace)
         self._log(done, trace, 499, "rejected", None)
 
-    def settled(self, command: Command, result: SettleResult) -> None:
+    def settled(self, command: Command, result: SettleResult, settle_s: float) -> None:
         """A response was recorded, be it long after its caller was told "unknown"."""
+        self._metrics.settled(command.policy, result, settle_s)
         if result not in ("settled", "already"):
             log.event(
                 "late_evidence" if result != "duplicate" else "duplicate_effect_suspected",
@@ -89,8 +90,6 @@ class Journal:
             self._metrics.decided(policy, trace.decision, trace.admit_s)
         if trace.exchange is not None:
             self._metrics.sent(policy, trace.send_s)
-        if trace.result is not None:
-            self._metrics.settled(policy, trace.result, trace.settle_s)
 
     def _log(
         self, done: Admissible, trace: Trace, status: int, outcome: str, problem: str | None

@@ -32,7 +32,8 @@ async def pass_through(passage: Passage, clock: Callable[[], float]) -> Answer:
         transfer.close()
         if exchange.stage is Stage.BODY_COMPLETE:
             return relay(exchange.response, "unguarded")
-        return of_problem(incomplete(exchange.response), "unguarded", request_id)
+        problem = incomplete(exchange.response, repeatable=True)
+        return of_problem(problem, "unguarded", request_id)
     transfer.close()
     fault = exchange.fault or "closed"
     if exchange.stage < Stage.SENDING_HEADERS:

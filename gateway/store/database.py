@@ -15,7 +15,7 @@ import asyncpg
 
 from gateway.errors import AnswerLost, StoreUnavailable
 
-__all__ = ["STATEMENT_TIMEOUT_S", "Database"]
+__all__ = ["STATEMENT_TIMEOUT_S", "TRANSPORT_ERRORS", "Database", "describe"]
 
 STATEMENT_TIMEOUT_S = 2.0
 """Longest that the server works on one statement. Below the shortest send deadline (3 s), so an
@@ -26,7 +26,7 @@ _CLIENT_MARGIN_S = 0.5
 
 _CONNECT_TIMEOUT_S = 2.0
 
-_TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 # The connection or server went away under the statement: it may have committed.
 _LOST = frozenset({"57P01", "57P02", "40003"})
@@ -86,12 +86,12 @@ class Database:
                 return await connection.fetch(sql, *args)
             except asyncpg.PostgresError as error:
                 if _may_have_committed(error):
-                    raise AnswerLost(_describe(error)) from error
-                raise StoreUnavailable(_describe(error), code=error.sqlstate) from error
-            except _TRANSPORT_ERRORS as error:
+                    raise AnswerLost(describe(error)) from error
+                raise StoreUnavailable(describe(error), code=error.sqlstate) from error
+            except TRANSPORT_ERRORS as error:
                 # After silence the protocol state is unknown: never reuse that connection.
                 connection.terminate()
-                raise AnswerLost(_describe(error)) from error
+                raise AnswerLost(describe(error)) from error
 
     async def not_writable(self) -> str | None:
         """Why the database takes no writes, or ``None``. Raises as ``fetch`` does."""
@@ -110,9 +110,9 @@ class Database:
     async def _acquired(self) -> AsyncIterator[asyncpg.Connection]:
         try:
             connection = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
-        except (asyncpg.PostgresError, *_TRANSPORT_ERRORS) as error:
+        except (asyncpg.PostgresError, *TRANSPORT_ERRORS) as error:
             code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
-            raise StoreUnavailable(_describe(error), code=code) from error
+            raise StoreUnavailable(describe(error), code=code) from error
         try:
             yield connection  # type: ignore[misc]
         finally:
@@ -131,7 +131,8 @@ def _may_have_committed(error: asyncpg.PostgresError) -> bool:
     return code.startswith("08") or code in _LOST or not code
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
+    """One line for an operator: the mend where it is known, else the server's own words."""
     code = getattr(error, "sqlstate", None)
     if code in _MENDS:
         return _MENDS[code]

@@ -12,7 +12,7 @@ import asyncpg
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.resources import migrations_dir
 from gateway.store import migrations
-from gateway.store.database import _TRANSPORT_ERRORS, Database, _describe
+from gateway.store.database import TRANSPORT_ERRORS, Database, describe
 
 __all__ = ["READ_TIMEOUT_S", "is_shared", "migrate_database", "read", "schema_status"]
 
@@ -23,7 +23,7 @@ READ_TIMEOUT_S = 60
 
 _CONNECT_TIMEOUT_S = 5
 
-_FAILURES = (asyncpg.PostgresError, *_TRANSPORT_ERRORS)
+_FAILURES = (asyncpg.PostgresError, *TRANSPORT_ERRORS)
 
 
 async def read(database: Database, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
@@ -97,10 +97,10 @@ async def _own(dsn: str) -> AsyncIterator[Connection]:
     try:
         yield connection
     except _FAILURES as error:
-        raise AnswerLost(_describe(error)) from error
+        raise AnswerLost(describe(error)) from error
     finally:
         await connection.close(timeout=_CONNECT_TIMEOUT_S)
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(_describe(error), code=getattr(error, "sqlstate", None))
+    return StoreUnavailable(describe(error), code=getattr(error, "sqlstate", None))

@@ -1,0 +1,89 @@
+"""The parser, and what becomes of failures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from gateway import __version__
+from gateway.cli import audit, commands, keys, schema, server
+from gateway.cli.options import EXAMPLE_STYLE, Parser
+from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
+from gateway.observe.text import one_line
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+Fencegate stands between workers and HTTP APIs that cannot undo what they do.
+
+It admits a command once per idempotency key, refuses writes of workers that lost
+their lease, and never sends again what may have happened.
+"""
+
+_EPILOG = """\
+Settings come from environment variables that begin with FENCEGATE_. Without
+FENCEGATE_DATABASE_URL an embedded PostgreSQL in FENCEGATE_DATA_DIR (./.fencegate) is used.
+
+example:
+  fencegate serve --policies ./policies
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. ``argv`` is without the program's name."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["demo"]:  # it has options of its own, its --help included
+            code = server.demo(arguments[1:])
+        else:
+            options = _parser().parse_args(arguments)
+            code = options.run(options)
+        sys.stdout.flush()  # here, where a closed pipe is still an answer and not a complaint
+    except FencegateError as error:
+        return _fail(error)
+    except BrokenPipeError:
+        # `fencegate audit | head` ends early on purpose. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return int(code)
+
+
+def _fail(error: FencegateError) -> int:
+    code = 2 if isinstance(error, ConfigurationError) else 1
+    # Lists of mistakes have a line each; what comes from elsewhere within a line stays in it.
+    lines = [one_line(line) for line in _explain(error).splitlines()]
+    print("fencegate: " + "\n  ".join(lines), file=sys.stderr)
+    return code
+
+
+def _explain(error: FencegateError) -> str:
+    match error:
+        case StoreUnavailable() if error.code is None:
+            return (
+                f"the database cannot be reached ({error}); check that it runs and that "
+                "FENCEGATE_DATABASE_URL is right"
+            )
+        case StoreUnavailable():
+            return f"the database refused: {error}"
+        case AnswerLost():
+            return (
+                f"the database's answer was lost ({error}), so it may have been done; look before "
+                "you repeat it (fencegate keys list, commands show, audit)"
+            )
+        case _:
+            return str(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "fencegate", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=EXAMPLE_STYLE
+    )
+    parser.add_argument("--version", action="version", version=f"fencegate {__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in (server, schema, keys, commands, audit):
+        module.register(subparsers)
+    return parser

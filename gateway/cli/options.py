@@ -1,0 +1,150 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeAlias
+
+from gateway.core.keys import Refusal, check_key
+from gateway.observe.text import one_line
+
+__all__ = [
+    "EXAMPLE_STYLE",
+    "LIMIT",
+    "Parser",
+    "Subparsers",
+    "add_command",
+    "add_format",
+    "add_limit",
+    "add_operator",
+    "key",
+    "moment",
+    "operator_name",
+    "text",
+]
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+EXAMPLE_STYLE = argparse.RawDescriptionHelpFormatter
+
+LIMIT = 100
+"""Rows that a list shows unless told otherwise: two or three screens."""
+
+_AGO = re.compile(r"([0-9]{1,6})([smhd])(?: ago)?")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Parser(argparse.ArgumentParser):
+    """As the base class, but mistakes are one line, and an option has one spelling: what is short
+    for one today may be short for two tomorrow."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **named})
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {one_line(message)}; see: {self.prog} --help\n")
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    example: str,
+    details: str = "",
+) -> argparse.ArgumentParser:
+    """A command with its help: a sentence, details, and an example to paste."""
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[:1].upper()}{summary[1:]}.\n{details}",
+        epilog=f"example:\n  {example}",
+        formatter_class=EXAMPLE_STYLE,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=("table", "jsonl", "csv"),
+        default="table",
+        help="table for people (default), jsonl or csv for programs; always one line per row",
+    )
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--limit",
+        type=_limit,
+        default=LIMIT,
+        metavar="N",
+        help=f"rows at most, 0 for all (default {LIMIT})",
+    )
+
+
+def add_operator(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--by",
+        type=text,
+        metavar="NAME",
+        help="who does this, for the audit (default: the name of the user who types it)",
+    )
+
+
+def operator_name(options: argparse.Namespace) -> str:
+    """For the audit; best effort, it authenticates nobody."""
+    if options.by:
+        return str(options.by)
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no entry
+        return f"uid-{os.getuid()}"
+
+
+def text(value: str) -> str:
+    """Any text but an empty one, and one that UTF-8 can hold."""
+    stripped = value.strip()
+    if not stripped:
+        raise argparse.ArgumentTypeError("must not be empty")
+    try:
+        stripped.encode("utf-8")
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("is not UTF-8") from None
+    return stripped
+
+
+def key(value: str) -> str:
+    """An idempotency key, spelled as the audit and the lists spell it (without quotes)."""
+    checked = check_key(value)
+    if isinstance(checked, Refusal):
+        raise argparse.ArgumentTypeError(checked.detail)
+    return checked
+
+
+def moment(value: str) -> datetime | timedelta:
+    """A moment (RFC 3339), or how long ago (``15m``)."""
+    if ago := _AGO.fullmatch(value.strip()):
+        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is no time; write 2026-01-31T12:00:00Z, or 15m, 2h, 1d for so long ago"
+        ) from None
+    if found.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{value!r} lacks its time zone; put Z behind it for UTC")
+    return found
+
+
+def _limit(value: str) -> int | None:
+    if not value.isascii() or not value.isdigit() or len(value) > 9:
+        raise argparse.ArgumentTypeError(f"{value!r} is no number; write 0 for all")
+    return int(value) or None

@@ -1,0 +1,113 @@
+"""The log: one JSON object per physical line on stderr.
+
+``decision`` writes what became of one request; ``event`` everything else that operators care
+about (started, draining, alarms). Keys are logged as their digest, bodies and header values not at
+all. JSON in plain ASCII escapes every control character, so no value from outside can begin a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+__all__ = ["Decided", "Level", "Value", "configure", "decision", "event"]
+
+Level = Literal["debug", "info", "warning", "error"]
+Value = str | int | float | bool | None
+
+_LOGGER = logging.getLogger("gateway")
+_FIELDS = "gateway_fields"
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """One request and what became of it. ``None`` is left out of the line.
+
+    ``key_digest``: hex, the row's primary key; never the key itself. ``fence`` is the request's,
+    ``mark`` the entity's high-water mark after it. ``decision`` is the name of the decision,
+    ``outcome`` what ``Gateway-Outcome`` said, ``problem`` the problem type. Durations in
+    milliseconds: of the whole request, and of its parts.
+    """
+
+    request_id: str
+    status: int
+    outcome: str
+    tenant: str | None = None
+    principal: str | None = None
+    policy: str | None = None
+    entity: str | None = None
+    key_digest: str | None = None
+    fence: int | None = None
+    mark: int | None = None
+    decision: str | None = None
+    problem: str | None = None
+    attempt: str | None = None
+    upstream_status: int | None = None
+    duration_ms: float | None = None
+    admit_ms: float | None = None
+    wait_ms: float | None = None
+    send_ms: float | None = None
+    settle_ms: float | None = None
+
+
+_DECIDED = tuple(each.name for each in fields(Decided))
+
+
+def configure(level: Level = "info", stream: TextIO | None = None) -> None:
+    """Log to ``stream`` (default stderr) as JSON, whichever library speaks. May be repeated."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(_JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(_LEVELS[level], logging.INFO))  # other people's debug lines help nobody
+    _LOGGER.setLevel(_LEVELS[level])
+    # A line that cannot be written (disk full, pipe closed) must not become output of its own.
+    logging.raiseExceptions = False
+
+
+def decision(decided: Decided) -> None:
+    """Log one decision (level info)."""
+    if _LOGGER.isEnabledFor(logging.INFO):
+        found = ((name, getattr(decided, name)) for name in _DECIDED)
+        _emit(logging.INFO, "decision", {name: value for name, value in found if value is not None})
+
+
+def event(name: str, *, level: Level = "info", **values: Value) -> None:
+    """Log one event of the process, e.g. ``event("draining", attempts=3)``."""
+    number = _LEVELS[level]
+    if _LOGGER.isEnabledFor(number):
+        _emit(number, name, values)
+
+
+def _emit(level: int, name: str, values: dict[str, Value]) -> None:
+    # Built by hand: the ordinary way walks the stack for every line to find out who called.
+    record = _LOGGER.makeRecord(_LOGGER.name, level, "", 0, name, (), None)
+    record.__dict__[_FIELDS] = values
+    _LOGGER.handle(record)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+        }
+        values = record.__dict__.get(_FIELDS)
+        if values is None:  # another library's, or an ordinary call of this package
+            line |= {"event": "log", "logger": record.name, "message": record.getMessage()}
+        else:
+            line |= {"event": record.msg, **{k: v for k, v in values.items() if k not in line}}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)

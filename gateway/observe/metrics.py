@@ -1,0 +1,142 @@
+"""Metrics for Prometheus, in a registry of their own.
+
+Every label has a closed set of values: ``policy`` takes only names of loaded policies, everything
+else comes from this package's own lists. Nothing that a caller sends can add a time series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.core.command import SettleResult
+from gateway.core.decide import Decision
+from gateway.core.problems import TYPES, ProblemType
+
+__all__ = ["Metrics", "Operation", "RequestOutcome"]
+
+RequestOutcome = Literal[
+    "applied", "replayed", "not-sent", "not-executed", "unknown", "rejected", "unguarded"
+]
+Operation = Literal["admit", "settle", "release", "hold"]
+
+_NO_POLICY = "none"
+"""Label of requests that no policy covers, or that were refused before one was looked for."""
+
+_STORE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+"""A commit takes 1 to 5 ms; an admit ends at its send deadline of 7 s at the latest."""
+
+_SEND_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""From a neighbour in the same rack to the longest timeouts in use."""
+
+
+class Metrics:
+    """All metrics of one process. ``policies``: the names of the loaded commands."""
+
+    def __init__(self, policies: Iterable[str] = ()) -> None:
+        self._policies = frozenset(policies)
+        self._registry = CollectorRegistry()
+        self._requests = self._counter(
+            "requests", "Requests answered, by outcome.", "policy", "outcome"
+        )
+        self._problems = self._counter("problems", "Problem documents sent, by type.", "type")
+        self._decisions = self._counter(
+            "decisions", "Decisions of the store, by name.", "policy", "decision"
+        )
+        self._settles = self._counter("settles", "Responses recorded, by result.", "result")
+        self._retries = self._counter(
+            "store_retries", "Statements repeated after a database error.", "operation"
+        )
+        self._late = self._counter(
+            "late_evidence", "Responses heard after their command had become unknown."
+        )
+        self._duplicates = self._counter(
+            "duplicate_effects_suspected", "Responses whose key a newer attempt holds. Alarm on it."
+        )
+        self._admit = self._histogram("admit", "Admitting one command.", _STORE_BUCKETS_S)
+        self._send = self._histogram(
+            "send", "Sending one attempt, until its response is complete.", _SEND_BUCKETS_S
+        )
+        self._settle = self._histogram(
+            "settle", "Recording one outcome, repeats included.", _STORE_BUCKETS_S
+        )
+        self._show_zeros()
+
+    def request(self, policy: str | None, outcome: RequestOutcome) -> None:
+        """One request was answered."""
+        self._requests.labels(self._known(policy), outcome).inc()
+
+    def problem(self, kind: ProblemType) -> None:
+        """One problem document was sent."""
+        self._problems.labels(kind).inc()
+
+    def decided(self, policy: str | None, decision: Decision, admit_s: float) -> None:
+        """One command was decided; ``admit_s`` seconds from asking to knowing."""
+        self._decisions.labels(self._known(policy), type(decision).__name__).inc()
+        self._admit.labels(self._known(policy)).observe(admit_s)
+
+    def sent(self, policy: str | None, send_s: float) -> None:
+        """One attempt ended, however; ``send_s`` seconds after it began."""
+        self._send.labels(self._known(policy)).observe(send_s)
+
+    def settled(self, policy: str | None, result: SettleResult, settle_s: float) -> None:
+        """One response was recorded. Counts late evidence and suspected duplicates as well."""
+        self._settles.labels(result).inc()
+        self._settle.labels(self._known(policy)).observe(settle_s)
+        if result in ("late", "resolved"):
+            self._late.inc()
+        elif result == "duplicate":
+            self._duplicates.inc()
+
+    def store_retry(self, operation: Operation) -> None:
+        """One statement is about to be repeated."""
+        self._retries.labels(operation).inc()
+
+    def watch(
+        self,
+        *,
+        attempts: Callable[[], float],
+        waiting: Callable[[], float],
+        key_age_s: Callable[[], float],
+    ) -> None:
+        """Where the gauges read their values, at each ``render``. To be called once."""
+        for name, text, read in (
+            ("attempts_in_flight", "Attempts in flight.", attempts),
+            ("waiting_callers", "Callers that wait for a key or an entity.", waiting),
+            (
+                "key_snapshot_age_seconds",
+                "Age of the gateway keys in use; above 60 s nobody is authenticated.",
+                key_age_s,
+            ),
+        ):
+            Gauge(f"fencegate_{name}", text, registry=self._registry).set_function(read)
+
+    def render(self) -> tuple[bytes, str]:
+        """The exposition document and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def _known(self, policy: str | None) -> str:
+        return policy if policy in self._policies and policy is not None else _NO_POLICY
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"fencegate_{name}", text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"fencegate_{name}_seconds", text, ("policy",), buckets=buckets, registry=self._registry
+        )
+
+    def _show_zeros(self) -> None:
+        """Series that an alarm watches must be there before they first count."""
+        for policy in self._policies:
+            for outcome in get_args(RequestOutcome):
+                self._requests.labels(policy, outcome)
+        for kind in TYPES:
+            self._problems.labels(kind)
+        for result in get_args(SettleResult):
+            self._settles.labels(result)
+        for operation in get_args(Operation):
+            self._retries.labels(operation)

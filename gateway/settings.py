@@ -1,0 +1,165 @@
+"""Settings of one process, from environment variables that begin with ``FENCEGATE_``.
+
+Settings say where things are and how much of them; policies (files) say how the gateway behaves.
+The two never mix.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gateway.errors import ConfigurationError
+
+__all__ = ["PREFIX", "Settings", "load_settings"]
+
+PREFIX = "FENCEGATE_"
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^][:]*)(:[0-9]{1,5})?")
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Settings(BaseSettings):
+    """Every setting, with its unit and the reason for its default. An empty variable is unset."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    database_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="DSN of the PostgreSQL (15 or later) to use, e.g. "
+        "postgresql://user:password@host/name. Unset: an embedded server in data_dir.",
+    )
+    data_dir: Path = Field(
+        default=Path(".fencegate"),
+        description="Folder of the embedded database. Used only without a database_url.",
+    )
+    postgres_bin: Path | None = Field(
+        default=None,
+        description="Folder with the programs `postgres` and `initdb` for the embedded database. "
+        "Unset: those of the installed wheel, else the system's.",
+    )
+    policies_dir: Path = Field(
+        default=Path("policies"),
+        description="Folder of the policy files, one TOML file per upstream.",
+    )
+    statement_cache_size: int = Field(
+        default=100,
+        ge=0,
+        le=10_000,
+        description="Prepared statements kept per connection; we use fewer than 30. "
+        "0 keeps none: needed behind PgBouncer in transaction mode, costs a parse per statement.",
+    )
+    pool_size: int = Field(
+        default=10,
+        ge=1,
+        le=200,
+        description="Connections to the database at most. Batches share them, so more than the "
+        "server has cores only makes them wait for each other there.",
+    )
+    max_waiting: int = Field(
+        default=4096,
+        ge=1,
+        le=100_000,
+        description="Callers that wait for a key or an entity at once, in all; more are refused "
+        "as overloaded. Each costs a socket and some 20 KiB: 80 MiB in all.",
+    )
+    max_waiting_per_key: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description="Callers that wait for the same key or entity at once, so that one hot entity "
+        "leaves room for the others.",
+    )
+    max_attempts: int = Field(
+        default=1024,
+        ge=1,
+        le=100_000,
+        description="Attempts in flight at once; more are refused as overloaded before anything "
+        "is admitted. Each holds a socket to its upstream, and the usual limit of open files "
+        "(ulimit -n) is from 1024 to 4096.",
+    )
+    drain_s: float = Field(
+        default=30,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds after SIGTERM in which running attempts may end. As long as the "
+        "usual timeout_s and the usual grace of an orchestrator; what is left becomes unknown.",
+    )
+    log_level: LogLevel = Field(
+        default="info",
+        description="Least severity that is logged: debug, info (one line per decision), "
+        "warning, error.",
+    )
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_dsn(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError("must begin with postgresql://")
+        hosts = urlsplit(value).netloc.rpartition("@")[2].split(",")
+        if not all(_HOST.fullmatch(host) for host in hosts):
+            raise ValueError(
+                "its host or port cannot be read (percent-encode / @ : # ? in the password)"
+            )
+        return value
+
+    @field_validator("data_dir", "policies_dir", "postgres_bin")
+    @classmethod
+    def _at_home(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser()
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+
+def load_settings() -> Settings:
+    """The settings in this process's environment.
+
+    Raises ``ConfigurationError`` that lists every mistake by its variable, never its value: a DSN
+    holds a password.
+    """
+    mistakes = _misspelt(os.environ)
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        mistakes += [_explain(each) for each in error.errors(include_url=False)]
+    else:
+        if not mistakes:
+            return settings
+    raise ConfigurationError("; ".join(mistakes))
+
+
+def _misspelt(names: Iterable[str]) -> list[str]:
+    """A near miss would otherwise be passed over, and e.g. the wrong database be used."""
+    known = [name.upper() for name in Settings.model_fields]
+    found = []
+    for name in sorted(names):
+        rest = name.upper().removeprefix(PREFIX)
+        if not name.upper().startswith(PREFIX) or rest in known:
+            continue
+        if near := get_close_matches(rest, known, n=1, cutoff=0.8):
+            found.append(f"{name} is not a setting; did you mean {PREFIX}{near[0]}?")
+    return found
+
+
+def _explain(error: ErrorDetails) -> str:
+    name = PREFIX + "".join(str(part) for part in error["loc"][:1]).upper()
+    return f"{name} is wrong: {error['msg'].removeprefix('Value error, ')}; correct or unset it"

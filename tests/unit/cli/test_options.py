@@ -1,0 +1,109 @@
+"""What is typed, read once and the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gateway.cli import options
+from gateway.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("15m", timedelta(minutes=15)),
+        ("2h ago", timedelta(hours=2)),
+        ("1d", timedelta(days=1)),
+        ("30s", timedelta(seconds=30)),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T14:00:00+02:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ],
+)
+def test_times(typed: str, meant: object) -> None:
+    assert options.moment(typed) == meant
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "yesterday", "15", "-1h", "2026-01-31T12:00:00", "2026-01-31", "٣h"]
+)
+def test_what_is_no_time_is_told_so(typed: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.moment(typed)
+
+
+@pytest.mark.parametrize("typed", ["", "  ", "\udcff"])
+def test_texts_have_something_in_them(typed: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.text(typed)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["nonsense"],
+        ["audit", "--since", "yesterday"],
+        ["audit", "--event", "nonsense"],
+        ["audit", "--limit", "-1"],
+        ["audit", "--key", "caf\u00e9"],
+        ["commands", "show"],
+        ["commands", "show", "k", "--digest", "00112233"],
+        ["commands", "show", "--digest", "0011"],
+        ["commands", "resolve", "k", "--reason", "x"],
+        ["commands", "resolve", "k", "--executed"],
+        ["commands", "resolve", "k", "--executed", "--reason", "  "],
+        ["commands", "resolve", "k", "--executed", "--not-executed", "--reason", "x"],
+        ["commands", "resolve", "k", "--exec", "--reason", "x"],
+        ["commands", "resolve", "k", "--executed", "--reason", "x", "--attempt", "7"],
+        ["keys"],
+        ["keys", "add", "--tenant", "t"],
+        ["serve", "--port", "65536"],
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("fencegate")
+    assert said.err.count("\n") == 1
+    assert "--help" in said.err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["serve"],
+        ["check"],
+        ["migrate"],
+        ["keys", "add"],
+        ["keys", "list"],
+        ["keys", "revoke"],
+        ["audit"],
+        ["commands", "list"],
+        ["commands", "show"],
+        ["commands", "resolve"],
+    ],
+)
+def test_every_help_has_an_example(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*argv, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert (
+        f"example:\n  {'FENCEGATE_DATABASE_URL=' if argv == ['migrate'] else 'fencegate '}" in said
+    )
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("fencegate 0.")

@@ -1,0 +1,119 @@
+"""One JSON object per physical line, whatever is logged."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.observe.log import Decided, configure, decision, event
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("gateway")
+    before = (root.handlers[:], root.level, ours.level, logging.raiseExceptions)
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+    logging.raiseExceptions = before[3]
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    text = stream.getvalue()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def test_a_decision_is_a_line_with_what_was_given() -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    decision(
+        Decided(
+            request_id="r-1",
+            status=412,
+            outcome="rejected",
+            tenant="billing",
+            entity="invoice:1",
+            key_digest="00ff",
+            fence=41,
+            mark=42,
+            decision="RejectStale",
+            problem="fence-stale",
+            duration_ms=1.25,
+        )
+    )
+    (line,) = lines(stream)
+    assert str(line.pop("time")).endswith("Z")
+    assert line == {
+        "level": "info",
+        "event": "decision",
+        "request_id": "r-1",
+        "status": 412,
+        "outcome": "rejected",
+        "tenant": "billing",
+        "entity": "invoice:1",
+        "key_digest": "00ff",
+        "fence": 41,
+        "mark": 42,
+        "decision": "RejectStale",
+        "problem": "fence-stale",
+        "duration_ms": 1.25,
+    }
+
+
+@given(st.text(st.characters(codec=None), min_size=1))
+def test_nothing_from_outside_begins_a_line_or_is_lost(text: str) -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    decision(Decided(request_id="r", status=200, outcome="applied", entity=text, principal=text))
+    event("alarm", level="error", reason=text)
+    logging.getLogger("elsewhere").warning("%s", text)
+    raw = stream.getvalue()
+    assert raw.isascii()
+    assert raw.replace("\n", "").isprintable()
+    one, two, three = lines(stream)
+    # Python joins a pair of lone surrogates that it reads back; that is all that may differ.
+    for read in (one["entity"], two["reason"], three["message"]):
+        assert json.dumps(read) == json.dumps(text)
+
+
+def test_the_level_is_kept_and_other_libraries_speak_json_too() -> None:
+    stream = io.StringIO()
+    configure("warning", stream)
+    decision(Decided(request_id="r", status=200, outcome="applied"))
+    event("started")
+    event("alarm", level="error", age_s=61.5)
+    try:
+        raise RuntimeError("first\nsecond")
+    except RuntimeError:
+        logging.getLogger("asyncio").exception("task failed")
+    logging.getLogger("httptools").info("chatter")
+    alarm, failure = lines(stream)
+    assert alarm["event"] == "alarm"
+    assert alarm["age_s"] == 61.5
+    assert failure["logger"] == "asyncio"
+    assert "first\nsecond" in str(failure["exception"])
+
+
+def test_configuring_twice_writes_once() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure("info", first)
+    configure("info", second)
+    event("started")
+    assert first.getvalue() == ""
+    assert len(lines(second)) == 1
+
+
+def test_fields_cannot_take_the_place_of_the_lines_own() -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    event("started", time="never", event_="x")
+    (line,) = lines(stream)
+    assert line["time"] != "never"

@@ -1,0 +1,105 @@
+"""Settings: readable mistakes, and no password in any of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ConfigurationError
+from gateway.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("FENCEGATE_"):
+            monkeypatch.delenv(name)
+
+
+def test_nothing_needs_to_be_set() -> None:
+    settings = load_settings()
+    assert settings.database_url is None
+    assert settings.data_dir == Path(".fencegate")
+    assert settings.max_waiting == 4096
+    assert settings.max_waiting_per_key == 512
+    assert settings.max_attempts == 1024
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+
+
+def test_values_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL", "postgresql://u:hush@h/d")
+    monkeypatch.setenv("FENCEGATE_STATEMENT_CACHE_SIZE", "0")
+    monkeypatch.setenv("FENCEGATE_LOG_LEVEL", "WARNING")
+    monkeypatch.setenv("FENCEGATE_DATA_DIR", "~/db")
+    monkeypatch.setenv("FENCEGATE_POSTGRES_BIN", "")
+    settings = load_settings()
+    assert settings.database_url == "postgresql://u:hush@h/d"
+    assert settings.statement_cache_size == 0
+    assert settings.log_level == "warning"
+    assert settings.data_dir == Path.home() / "db"
+    assert settings.postgres_bin is None
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://h/d",
+        "postgres://u:p%2Fw@h:5432/d?sslmode=require",
+        "postgresql://u@[::1]:5432/d",
+        "postgresql://u@h1:5432,h2:5433/d?target_session_attrs=read-write",
+        "postgresql:///d?host=/run/postgresql",
+    ],
+)
+def test_every_spelling_of_a_dsn_is_taken(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL", dsn)
+    assert load_settings().database_url == dsn
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FENCEGATE_POOL_SIZE", "0"),
+        ("FENCEGATE_POOL_SIZE", "many"),
+        ("FENCEGATE_DRAIN_S", "inf"),
+        ("FENCEGATE_DRAIN_S", "-1"),
+        ("FENCEGATE_LOG_LEVEL", "loud"),
+        ("FENCEGATE_DATABASE_URL", "mysql://u:hush@h/d"),
+        ("FENCEGATE_DATABASE_URL", "postgresql://u:hush@h:port/d"),
+        ("FENCEGATE_DATABASE_URL", "postgresql://u:hu/hush@h/d"),
+        ("FENCEGATE_DATABASE_URL", "postgresql://u:hush@[::1/d"),
+    ],
+)
+def test_a_mistake_names_its_variable(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError) as raised:
+        load_settings()
+    assert name in str(raised.value)
+    assert "hush" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_all_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEGATE_POOL_SIZE", "0")
+    monkeypatch.setenv("FENCEGATE_MAX_WAITING", "x")
+    monkeypatch.setenv("FENCEGATE_DATABSE_URL", "postgresql://u:hush@h/d")
+    with pytest.raises(ConfigurationError) as raised:
+        load_settings()
+    said = str(raised.value)
+    assert "FENCEGATE_POOL_SIZE" in said
+    assert "FENCEGATE_MAX_WAITING " in said
+    assert "FENCEGATE_DATABSE_URL is not a setting; did you mean FENCEGATE_DATABASE_URL?" in said
+    assert "hush" not in said
+
+
+def test_names_that_resemble_no_setting_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEGATE_REDIS_URL", "redis://localhost")
+    load_settings()
