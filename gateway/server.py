@@ -12,17 +12,21 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit
+from uuid import uuid4
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway import __version__
 from gateway.app import Gateway, open_gateway
+from gateway.banner import banner
+from gateway.core.problems import Problem
 from gateway.errors import ConfigurationError
 from gateway.observe import log
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.loader import load
+from gateway.proxy.answer import of_problem
+from gateway.proxy.respond import fields
 from gateway.settings import Settings
 from gateway.store import embedded, session
 from gateway.store.database import Database
@@ -69,9 +73,80 @@ async def _serve(settings: Settings, policies: Policies, dsn: str, host: str, po
         await gateway.close()
         raise
     with contextlib.closing(listener):
-        _banner(settings, policies, dsn, listener, authenticated=authenticated)
+        print(
+            banner(
+                _url(listener),
+                dsn,
+                policies,
+                embedded=settings.database_url is None,
+                authenticated=authenticated,
+            ),
+            flush=True,
+        )
         await _Server(gateway, settings).serve(sockets=[listener])
     await gateway.close()
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with an answer of our own to what is no HTTP, and a limit to a request's head."""
+
+    _head_open = False
+    _head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        self._head_open, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer is no header (RFC 9110 §6.5.1): it must not name a key or a fence.
+        if self._head_open:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_open = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_open and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_LIMIT:
+                self._refuse(f"Send a head of at most {_HEAD_LIMIT} bytes.")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse("Send well-formed HTTP/1.1: this request cannot be read.")
+
+    def _refuse(self, detail: str) -> None:
+        """Answer what could not be read, and close. Where an earlier request of this connection
+        has no answer yet, nothing is written: its caller would take this for its own answer,
+        though the command may be on its way to the upstream."""
+        if not self.pipeline and _no_answer_due(self.cycle):
+            self.transport.write(_unreadable(detail))
+        self.transport.close()
+
+
+def _no_answer_due(cycle: RequestResponseCycle | None) -> bool:
+    """Whether the connection carries no request that was read whole and is not answered."""
+    if cycle is None or cycle.response_complete:
+        return True
+    return cycle.more_body and not cycle.response_started
+
+
+def _unreadable(detail: str) -> bytes:
+    request_id = uuid4().hex
+    problem = Problem("request-invalid", detail)
+    answer = of_problem(problem, "rejected", request_id)
+    log.decision(
+        log.Decided(
+            request_id=request_id,
+            status=answer.status,
+            outcome=answer.outcome,
+            problem=answer.problem,
+        )
+    )
+    lines = [b"HTTP/1.1 400 Bad Request", b"connection: close"]
+    lines += [b"%b: %b" % line for line in fields(answer)]
+    return b"\r\n".join([*lines, b"", answer.body])
 
 
 class _Server(uvicorn.Server):
@@ -82,7 +157,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 interface="asgi3",
-                http="httptools",
+                http=_Protocol,
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -92,7 +167,6 @@ class _Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(settings.drain_s),
-                h11_max_incomplete_event_size=_HEAD_LIMIT,
                 backlog=_BACKLOG,
             )
         )
@@ -177,51 +251,9 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _banner(
-    settings: Settings,
-    policies: Policies,
-    dsn: str,
-    listener: socket.socket,
-    *,
-    authenticated: bool,
-) -> None:
-    """What an operator wants to see first, on stdout; logs go to stderr."""
+def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    address = urlsplit(dsn)
-    kind = "embedded" if settings.database_url is None else "FENCEGATE_DATABASE_URL"
-    lines = [
-        f"Fencegate {__version__} on {url}",
-        f"  database  {address.hostname}:{address.port or 5432}{address.path} ({kind})",
-        "  callers   "
-        + (
-            "need a gateway key"
-            if authenticated
-            else "not authenticated: no gateway key exists, so loopback only"
-        ),
-        *(f"  policy    {line}" for line in policies.describe()),
-        *(f"  warning   {warning}" for warning in policies.warnings),
-        "Try it:",
-        f"  {_curl(url, policies, authenticated=authenticated)}",
-    ]
-    print("\n".join(lines), flush=True)
-
-
-def _curl(url: str, policies: Policies, *, authenticated: bool) -> str:
-    commands = policies.commands()
-    if not commands:
-        return f"curl -i {url}/healthz"
-    command = commands[0]
-    path = "".join(
-        "/" + (segment.decode("ascii") if segment is not None else "1")
-        for segment in command.pattern.segments
-    )
-    key = " -H 'Authorization: Bearer fg_…'" if authenticated else ""
-    return (
-        f"curl -i -X {command.pattern.method} {url}{command.upstream.mount}{path}"
-        f" -H 'Idempotency-Key: first-1' -H 'X-Execution-Fence: 1'{key}"
-        " -H 'Content-Type: application/json' -d '{}'"
-    )
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -1,0 +1,1 @@
+"""Whole programs as processes, as a user starts them."""
