@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from uuid import uuid4
@@ -92,6 +93,7 @@ class _Protocol(HttpToolsProtocol):
 
     _head_open = False
     _head_bytes = 0
+    _mend = "Send well-formed HTTP/1.1: this request cannot be read."
 
     def on_message_begin(self) -> None:
         self._head_open, self._head_bytes = True, 0
@@ -104,7 +106,14 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_open = False
+        upgrade = self.parser.should_upgrade()
+        if upgrade and _has_body(self.headers):
+            # The parser takes what follows for the new protocol: the command would lose its body.
+            self._mend = "Send it without Upgrade: this gateway speaks HTTP/1.1 only."
+            raise ValueError("a body behind an offer to upgrade")
         super().on_headers_complete()
+        if upgrade:
+            self.cycle.keep_alive = False  # it reads no further request either
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -114,7 +123,7 @@ class _Protocol(HttpToolsProtocol):
                 self._refuse(f"Send a head of at most {_HEAD_LIMIT} bytes.")
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse("Send well-formed HTTP/1.1: this request cannot be read.")
+        self._refuse(self._mend)
 
     def _refuse(self, detail: str) -> None:
         """Answer what could not be read, and close. Where an earlier request of this connection
@@ -123,6 +132,13 @@ class _Protocol(HttpToolsProtocol):
         if not self.pipeline and _no_answer_due(self.cycle):
             self.transport.write(_unreadable(detail))
         self.transport.close()
+
+
+def _has_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+        for name, value in headers
+    )
 
 
 def _no_answer_due(cycle: RequestResponseCycle | None) -> bool:
@@ -166,7 +182,7 @@ class _Server(uvicorn.Server):
                 date_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=int(settings.drain_s),
+                timeout_graceful_shutdown=math.ceil(settings.drain_s),
                 backlog=_BACKLOG,
             )
         )

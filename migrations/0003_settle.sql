@@ -296,9 +296,10 @@ begin
         tenant, id, at, event, principal, policy, entity, key, fence, attempt, request_id,
         fingerprint, reason)
     values (
-        p_tenant, gateway.audit_id(p_attempt, 'resolved'), v_now, 'resolved', p_principal,
-        v_row.policy, v_row.entity, v_row.key, v_row.fence, p_attempt, v_row.request_id,
-        v_row.fingerprint,
+        -- Not derived from the attempt: the guard lets each verdict through once, and an attempt that
+        -- was given back may stand there again, admitted by a try whose answer was lost.
+        p_tenant, gen_random_uuid(), v_now, 'resolved', p_principal, v_row.policy, v_row.entity,
+        v_row.key, v_row.fence, p_attempt, v_row.request_id, v_row.fingerprint,
         (case when p_executed then 'executed: ' else 'not executed: ' end) || p_reason);
     return query select 'resolved', 0;
 end

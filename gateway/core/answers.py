@@ -21,7 +21,7 @@ from gateway.core.model import Fault, Response
 from gateway.core.problems import Member, Problem
 from gateway.core.settle import NotSent, Unknown
 
-__all__ = ["Refusal", "incomplete", "not_sent", "outcome_unknown", "refusal"]
+__all__ = ["Refusal", "incomplete", "no_answer", "not_sent", "outcome_unknown", "refusal"]
 
 Refusal = (
     RejectStale
@@ -124,6 +124,18 @@ def not_sent(outcome: NotSent) -> Problem:
     )
 
 
+def no_answer(outcome: Unknown) -> Problem:
+    """No answer to a safe request: repeating it does no harm."""
+    return Problem(
+        "outcome-unknown",
+        "Repeat the same request: it was sent, and no answer came.",
+        sent=outcome.sent,
+        retry="same-key",
+        error=_PROXY_ERRORS[outcome.fault] if outcome.fault else None,
+        retry_after_s=1,
+    )
+
+
 def outcome_unknown(outcome: Unknown) -> Problem:
     """The first answer to a command whose outcome became unknown just now."""
     evidence = outcome.evidence
@@ -149,14 +161,25 @@ def outcome_unknown(outcome: Unknown) -> Problem:
     )
 
 
-def incomplete(response: Response) -> Problem:
-    """Executed and recorded, but the answer was cut short, so no part of it is relayed."""
+def incomplete(response: Response, *, repeatable: bool = False) -> Problem:
+    """The answer was cut short, so no part of it is relayed. ``repeatable``: its status says that
+    nothing was executed, or the request was a safe one; else it was executed and is recorded."""
+    upstream: dict[str, Member] = {"upstream": {"status": response.status}}
+    if repeatable:
+        return Problem(
+            "response-incomplete",
+            f"Repeat the same request: its response (status {response.status}) was cut short.",
+            retry="same-key",
+            retry_after_s=1,
+            received_status=response.status,
+            members=upstream,
+        )
     return Problem(
         "response-incomplete",
         f"Do not repeat it: the command was executed (status {response.status}), but its response "
         "was cut short; read the result from the upstream.",
         received_status=response.status,
-        members={"upstream": {"status": response.status}},
+        members=upstream,
     )
 
 

@@ -83,7 +83,7 @@ TYPES: Mapping[ProblemType, Kind] = {
     "entity-busy": Kind(409, "An earlier command of the entity is in flight", "no", "wait"),
     "not-sent": Kind(502, "Nothing was sent", "no", "same-key", "destination_unavailable"),
     "response-incomplete": Kind(
-        502, "Executed; the response was cut short", "yes", "never", "http_response_incomplete"
+        502, "The response was cut short", "yes", "never", "http_response_incomplete"
     ),
     "overloaded": Kind(
         503, "The gateway is at a limit", "no", "same-key", "connection_limit_reached"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
+from gateway.core.headers import values
+from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.proxy.answer import Answer, of_problem
 from gateway.proxy.background import Background
-from gateway.proxy.body import Gone, drain
+from gateway.proxy.body import Gone, declared_length, drain
 from gateway.proxy.execute import Executor, Trace
-from gateway.proxy.intake import Admissible, Identity, Intake, Passage, Refused
+from gateway.proxy.intake import Admissible, Intake, Passage, Refused
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Receive, Send, respond
 
@@ -56,7 +59,7 @@ class Endpoint:
         return self._running
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        taken = await self._intake.take(scope, receive)
+        taken = await self._intake.take(scope, receive, self._at_a_limit)
         match taken:
             case Gone():
                 return
@@ -86,26 +89,36 @@ class Endpoint:
         await respond(answer, send, head_only=scope["method"] == "HEAD")
 
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
-        refusal = self._at_a_limit(taken.identity)
-        if refusal is not None:
-            await self._refuse(refusal, {}, receive, send)
+        full = self._at_a_limit()  # again: reading the body took its time
+        if full is not None:
+            await self._refuse(Refused(taken.identity, full), {}, receive, send)
             return
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
         hang_up = asyncio.ensure_future(_disconnected(receive))
-        await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            # From here on nobody hears the answer; the work goes on to its end all the same.
-            gone.set()
-            return
-        hang_up.cancel()
-        answer = work.result()
-        if answer is not None:
-            await respond(answer, send)
+        try:
+            await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and (answer := work.result()) is not None:
+                await respond(answer, send)
+        except asyncio.CancelledError:
+            # By the server at the end of its drain, or by whatever wraps us. Without an answer of
+            # ours the caller would hear a bare 500, which reads as "failed".
+            if not work.done():
+                cut_off = of_problem(_CUT_OFF, "unknown", taken.identity.request_id)
+                await respond(cut_off, send)
+            raise
+        finally:
+            hang_up.cancel()
+            if work.done():
+                _let_go(work)
+            else:
+                # From here on nobody hears the answer; the work goes on to its end all the same.
+                gone.set()
 
     async def _run(self, taken: Admissible, gone: asyncio.Event) -> Answer | None:
-        trace = Trace()
+        trace, began = Trace(), self._executor.clock()
         answer = await self._executor.run(taken.call, gone, trace)
+        trace.total_s = self._executor.clock() - began
         if answer is None:
             self._journal.abandoned(taken, trace)
             return None
@@ -114,12 +127,20 @@ class Endpoint:
             answer.stream.close()
         return answer
 
-    def _at_a_limit(self, identity: Identity) -> Refused | None:
+    def _at_a_limit(self) -> Problem | None:
         if self._executor.room.closing:
-            return Refused(identity, _STOPPING)
+            return _STOPPING
         if len(self._running) - self._executor.room.count >= self._max_attempts:
-            return Refused(identity, _FULL)
+            return _FULL
         return None
+
+
+def _let_go(work: asyncio.Task[Answer | None]) -> None:
+    """Close what the answer still holds, if it was not relayed to its end."""
+    if not work.cancelled() and work.exception() is None:
+        answer = work.result()
+        if answer is not None and answer.stream is not None:
+            answer.stream.close()
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -130,12 +151,17 @@ async def _disconnected(receive: Receive) -> None:
 async def _respond_unread(
     answer: Answer, scope: Mapping[str, Any], receive: Receive, send: Send
 ) -> None:
-    """Answer before the body is read: at once, then read on so that the caller sees it.
+    """Answer before the body is read: at once, then read on so that the caller sees it, and close:
+    how much of the body is still to come is unknown (RFC 9112 §9.6).
 
     A caller that waits for ``100 Continue`` sends no body, so there is none to read.
     """
-    expects = any(name.lower() == b"expect" for name, _ in scope["headers"])
-    if expects:
+    headers: Headers = tuple(scope["headers"])
+    if not (declared_length(headers) or values(headers, b"transfer-encoding")):
+        await respond(answer, send)
+        return
+    answer = replace(answer, headers=(*answer.headers, (b"connection", b"close")))
+    if values(headers, b"expect"):
         await respond(answer, send)
         return
 
@@ -154,6 +180,11 @@ async def _respond_unread(
 _STOPPING = Problem(
     "overloaded",
     "Repeat the same request: this gateway process is stopping, and another or the next takes it.",
+    retry_after_s=1,
+)
+_CUT_OFF = Problem(
+    "outcome-unknown",
+    "Ask again with the same key: this gateway process stops before the outcome is known.",
     retry_after_s=1,
 )
 _FULL = Problem(

@@ -57,7 +57,9 @@ class Trace:
 
     command: Command | None = None
     decision: Decision | None = None
+    total_s: float = 0.0
     admit_s: float = 0.0
+    wait_s: float | None = None
     exchange: Exchange | None = None
     send_s: float = 0.0
     result: SettleResult | None = None
@@ -100,10 +102,12 @@ class Executor:
                 self._pass_on(woken_for)
             if topic is None:
                 return self._refuse(call, decision)
+            began = self.clock()
             try:
                 end = await self._wait(topic, wait_until, gone, front=topic == woken_for)
             except Full as full:
                 return _overloaded(call, str(full))
+            trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
             if end == "gone":
                 return None
             if end == "over":

@@ -6,7 +6,7 @@ fence, fingerprint. Until the last of them nothing of the request is remembered 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -40,6 +40,9 @@ _REQUEST_ID = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _REPLACED = frozenset({b"host", b"content-length", b"expect"})
 
 
+Limit = Callable[[], Problem | None]
+
+
 class Keys(Protocol):
     """Where the gateway keys in force come from."""
 
@@ -53,6 +56,10 @@ class Identity:
 
     request_id: str
     principal: Principal | None = None
+
+    @property
+    def holds_key(self) -> bool:
+        return self.principal is not None and self.principal.key_id is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +112,9 @@ class Intake:
     keys: Keys
     pseudonym: bytes
 
-    async def take(self, scope: Mapping[str, Any], receive: Receive) -> Taken:
-        """Take one request in, its body included."""
+    async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
+        """Take one request in, its body included. ``at_a_limit`` says why no further command can
+        be taken now, if none can; it is asked before the body is read."""
         headers: Headers = tuple(scope["headers"])
         identity = Identity(request_id_of(headers))
         if loops(headers, self.pseudonym):
@@ -125,6 +133,9 @@ class Intake:
             case Refusal():
                 return Refused(identity, _problem(found), unread=True)
             case Unguarded() | Match():
+                full = at_a_limit() if isinstance(found, Match) else None
+                if full is not None:
+                    return Refused(identity, full, unread=True)
                 return await self._read(scope, receive, headers, identity, found)
 
     async def _read(
@@ -169,7 +180,7 @@ class Intake:
         request = Request(
             method.encode("ascii"),
             match.target(query),
-            self._headers_up(match.upstream, headers, match, command),
+            self._headers_up(match.upstream, headers, identity, match, command),
             body,
         )
         unwritable = _unwritable(request)
@@ -202,7 +213,7 @@ class Intake:
         request = Request(
             method.encode("ascii"),
             found.target(query),
-            self._headers_up(found.upstream, headers, None, None),
+            self._headers_up(found.upstream, headers, identity),
             body,
         )
         unwritable = _unwritable(request)
@@ -211,14 +222,20 @@ class Intake:
         return Passage(identity, self.clients[found.upstream.name], request, found.upstream.name)
 
     def _headers_up(
-        self, upstream: Upstream, headers: Headers, match: Match | None, command: Command | None
+        self,
+        upstream: Upstream,
+        headers: Headers,
+        identity: Identity,
+        match: Match | None = None,
+        command: Command | None = None,
     ) -> Headers:
         """The caller's end-to-end fields in their order; ours behind them."""
         ours = list(upstream.headers)
         withheld = CONTROL
         if match is not None and command is not None:
             ours += _guarded_fields(match, command)
-            if match.command.pass_authorization:
+            # A gateway key speaks to us; whatever the policy says, no upstream gets to see it.
+            if match.command.pass_authorization and not identity.holds_key:
                 withheld -= {b"authorization"}
         dropped = _REPLACED | withheld | {name.lower() for name, _ in ours}
         kept = without(end_to_end(headers), dropped)

@@ -111,7 +111,9 @@ class Journal:
                 problem=problem,
                 attempt=str(command.attempt),
                 upstream_status=_status(trace.exchange),
+                duration_ms=_ms(trace.total_s),
                 admit_ms=_ms(trace.admit_s),
+                wait_ms=_ms(trace.wait_s) if trace.wait_s is not None else None,
                 send_ms=_ms(trace.send_s) if trace.exchange is not None else None,
                 settle_ms=_ms(trace.settle_s) if trace.result is not None else None,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.answers import incomplete, not_sent, outcome_unknown
+from gateway.core.answers import incomplete, no_answer, not_sent
 from gateway.core.model import Stage
 from gateway.core.settle import NotSent, Unknown, sent_of
 from gateway.proxy.answer import Answer, of_problem, relay
@@ -38,6 +38,5 @@ async def pass_through(passage: Passage, clock: Callable[[], float]) -> Answer:
     fault = exchange.fault or "closed"
     if exchange.stage < Stage.SENDING_HEADERS:
         return of_problem(not_sent(NotSent(fault)), "unguarded", request_id)
-    return of_problem(
-        outcome_unknown(Unknown(fault, sent_of(exchange.stage))), "unguarded", request_id
-    )
+    unknown = Unknown(fault, sent_of(exchange.stage))
+    return of_problem(no_answer(unknown), "unguarded", request_id)

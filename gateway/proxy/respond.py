@@ -6,18 +6,19 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
 from typing import Any
 
-from gateway.core.headers import values
+from gateway.core.headers import values, without
 from gateway.core.model import Headers
 from gateway.proxy.answer import Answer
 from gateway.upstream import BodyCutShort, Transfer
 
-__all__ = ["Message", "Receive", "Send", "respond"]
+__all__ = ["Message", "Receive", "Send", "fields", "respond"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _BODILESS = frozenset({204, 304})
+_LENGTH = frozenset({b"content-length"})
 
 
 async def respond(answer: Answer, send: Send, *, head_only: bool = False) -> bool:
@@ -27,7 +28,7 @@ async def respond(answer: Answer, send: Send, *, head_only: bool = False) -> boo
         {
             "type": "http.response.start",
             "status": answer.status,
-            "headers": _fields(answer, head_only=head_only),
+            "headers": fields(answer, head_only=head_only),
         }
     )
     if answer.stream is None:
@@ -50,9 +51,15 @@ async def _relay(stream: Transfer, start: bytes, send: Send) -> bool:
     return True
 
 
-def _fields(answer: Answer, *, head_only: bool) -> list[tuple[bytes, bytes]]:
+def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, bytes]]:
+    """The field lines of an answer."""
+    kept = answer.headers
+    if answer.status in _BODILESS:
+        # A 304 may say the length of what it leaves out (RFC 9110 §8.6); the server would hold it
+        # against the empty body and cut the connection.
+        kept = without(kept, _LENGTH)
     headers = [
-        *answer.headers,
+        *kept,
         (b"idempotent-replayed", b"true" if answer.outcome == "replayed" else b"false"),
         (b"gateway-outcome", answer.outcome.encode("ascii")),
     ]

@@ -7,8 +7,10 @@ committed. So every failure is told apart by whether the statement can have take
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -18,13 +20,15 @@ from gateway.errors import AnswerLost, StoreUnavailable
 __all__ = ["STATEMENT_TIMEOUT_S", "TRANSPORT_ERRORS", "Database", "describe"]
 
 STATEMENT_TIMEOUT_S = 2.0
-"""Longest that the server works on one statement. Below the shortest send deadline (3 s), so an
-admit that the gateway gave up cannot commit after the release that follows it."""
+"""Longest that the server works on one statement. Below every send deadline (2 s and the time to
+connect), so an admit that is answered at all is answered while it can still be used."""
 
 _CLIENT_MARGIN_S = 0.5
 """The client gives up this much after the server must have: then only silence is left."""
 
 _CONNECT_TIMEOUT_S = 2.0
+
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -90,7 +94,7 @@ class Database:
                 raise StoreUnavailable(describe(error), code=error.sqlstate) from error
             except TRANSPORT_ERRORS as error:
                 # After silence the protocol state is unknown: never reuse that connection.
-                connection.terminate()
+                _reset(connection)
                 raise AnswerLost(describe(error)) from error
 
     async def not_writable(self) -> str | None:
@@ -116,7 +120,10 @@ class Database:
         try:
             yield connection  # type: ignore[misc]
         finally:
-            await asyncio.shield(self._pool.release(connection))
+            # A connection that dies between its answer and its release makes asyncpg raise here,
+            # with the slot already back. What the statement did is known; this must not hide it.
+            with suppress(asyncpg.PostgresError, *TRANSPORT_ERRORS):
+                await asyncio.shield(self._pool.release(connection))
 
     async def close(self) -> None:
         """Close every connection; statements that are still running are waited for, then cut."""
@@ -124,6 +131,18 @@ class Database:
             await asyncio.wait_for(self._pool.close(), STATEMENT_TIMEOUT_S + 1)
         except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self._pool.terminate()
+
+
+def _reset(connection: Any) -> None:
+    """Close at once, and have the kernel throw away what has not arrived. After an orderly close it
+    would go on delivering for minutes: an admit could take effect long after its release."""
+    raw = connection._con
+    if raw is None:
+        return  # asyncpg has given it up already, and its proxy now raises whatever it is asked
+    with suppress(OSError):
+        sock = raw._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    raw.terminate()
 
 
 def _may_have_committed(error: asyncpg.PostgresError) -> bool:

@@ -1,8 +1,13 @@
-"""The gateway as it ships, in a process of its own, on a free port."""
+"""The gateway as it ships, in a process of its own, on a free port; and a whole stack around it.
+
+A ``Stack`` is a database, a recording upstream and a gateway between callers and it. One serves
+many tests: each takes a ``Scene`` from it, with keys and entities of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -13,11 +18,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GatewayProcess", "gateway", "policy"]
+from tests.kit.client import Caller, Exchange, Fields, Reply
+from tests.kit.db import Server, with_connection
+from tests.kit.upstream import RecordingUpstream
+
+__all__ = ["Done", "GatewayProcess", "Scene", "Stack", "gateway", "policy", "rows", "stack"]
 
 _READY = re.compile(r"^Fencegate \S+ on (http://\S+)$")
 _START_S = 30.0
@@ -55,6 +65,15 @@ timeout_s = 2
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+
+
 class GatewayProcess:
     """One ``fencegate serve``. ``url`` is set once it listens; ``log`` is what it wrote so far."""
 
@@ -75,11 +94,27 @@ class GatewayProcess:
         self._env = dict(env or {})
         self._arguments = arguments
         self._lines: list[str] = []
+        self._grown = threading.Condition()
         self.url = ""
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> GatewayProcess:
         """Start it and wait until it listens; raises with its output where it does not."""
+        self._reader = self._spawn()
+        self.url = self._await_banner()
+        self.port = int(self.url.rsplit(":", 1)[1])
+        return self
+
+    def refuses_to_start(self) -> Done:
+        """Start it where it must not come to listen; how it ended, and what it said."""
+        reader = self._spawn()
+        assert self.process is not None
+        assert self.process.stdout is not None
+        code = self.process.wait(_START_S)
+        reader.join(_START_S)
+        return Done(code, self.process.stdout.read(), "".join(self._lines))
+
+    def _spawn(self) -> threading.Thread:
         environment = {
             key: value for key, value in os.environ.items() if not key.startswith("FENCEGATE_")
         }
@@ -93,10 +128,9 @@ class GatewayProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
-        threading.Thread(target=self._read_log, daemon=True).start()
-        self.url = self._await_banner()
-        self.port = int(self.url.rsplit(":", 1)[1])
-        return self
+        reader = threading.Thread(target=self._read_log, daemon=True)
+        reader.start()
+        return reader
 
     def _await_banner(self) -> str:
         assert self.process is not None
@@ -114,6 +148,7 @@ class GatewayProcess:
                     return match.group(1)
         self.process.kill()
         self.process.wait()
+        self._reader.join(_START_S)
         raise AssertionError("the gateway did not start:\n" + "".join(self._lines))
 
     def _drain_stdout(self) -> None:
@@ -126,12 +161,27 @@ class GatewayProcess:
         assert self.process is not None
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self._lines.append(line)
+            with self._grown:
+                self._lines.append(line)
+                self._grown.notify_all()
 
     @property
     def log(self) -> list[dict[str, Any]]:
         """The JSON lines so far."""
         return [json.loads(line) for line in list(self._lines) if line.startswith("{")]
+
+    def wait_for_log(self, timeout_s: float = 10.0, **values: object) -> dict[str, Any]:
+        """Block until a line with all of ``values`` is written; the first such line."""
+
+        def found() -> dict[str, Any] | None:
+            wanted = values.items()
+            return next((line for line in self.log if wanted <= line.items()), None)
+
+        with self._grown:
+            self._grown.wait_for(lambda: found() is not None, timeout_s)
+        line = found()
+        assert line is not None, f"no line with {values} within {timeout_s} s: {self.log[-20:]}"
+        return line
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -171,3 +221,155 @@ def gateway(
         yield made.start()
     finally:
         made.close()
+
+
+def rows(dsn: str, sql: str, *args: object) -> list[dict[str, Any]]:
+    """What a query gives."""
+    found = with_connection(dsn, lambda conn: conn.fetch(sql, *args))
+    return [dict(row) for row in found]
+
+
+@dataclass
+class Stack:
+    """A gateway between callers and a recording upstream."""
+
+    gateway: GatewayProcess
+    upstream: RecordingUpstream
+    database: str
+    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
+
+    def caller(self, token: str | None = None) -> Caller:
+        return Caller(self.gateway.url, token=token)
+
+    def scene(self) -> Scene:
+        """A clean upstream, and keys and entities that no test before used."""
+        self.upstream.clear()
+        self.upstream.script = None
+        return Scene(self, self.caller(), f"a{next(self._numbers)}")
+
+    def gauge(self, name: str) -> float:
+        """The value of one metric without labels."""
+        text = self.caller().call("GET", "/metrics").body.decode()
+        match = re.search(rf"^fencegate_{name} (\S+)$", text, re.MULTILINE)
+        assert match is not None, f"no metric fencegate_{name}"
+        return float(match[1])
+
+    def wait_for_gauge(self, name: str, value: float, timeout_s: float = 10.0) -> None:
+        """Ask until a gauge has this value; each question is a round trip."""
+        until = time.monotonic() + timeout_s
+        while (now := self.gauge(name)) != value:
+            assert time.monotonic() < until, f"{name} is {now}, not {value}"
+
+    def wait_for_waiters(self, count: int) -> None:
+        """Until so many callers wait for a key or an entity."""
+        self.wait_for_gauge("waiting_callers", count)
+
+
+@dataclass
+class Scene:
+    """One test's corner of a stack. ``account`` is unique, and so is every key made here."""
+
+    stack: Stack
+    caller: Caller
+    account: str
+
+    @property
+    def upstream(self) -> RecordingUpstream:
+        return self.stack.upstream
+
+    @property
+    def entity(self) -> str:
+        return f"account:{self.account}"
+
+    def key(self, name: str = "k") -> str:
+        return f"{name}-{self.account}"
+
+    def open(
+        self,
+        key: str | None = "k",
+        fence: int | str | None = 1,
+        *,
+        what: str = "charges",
+        body: bytes = b'{"amount":100}',
+        fields: Fields = (),
+        account: str | None = None,
+        method: str = "POST",
+        query: str = "",
+    ) -> Exchange:
+        """Send a command and read nothing yet. ``None`` leaves a field out."""
+        own: list[tuple[str, str]] = [("Content-Type", "application/json")]
+        if key is not None:
+            own.append(("Idempotency-Key", self.key(key)))
+        if fence is not None:
+            own.append(("X-Execution-Fence", str(fence)))
+        target = f"/pay/v1/accounts/{account or self.account}/{what}{query}"
+        return self.caller.open(method, target, [*own, *fields], body)
+
+    def send(self, key: str | None = "k", fence: int | str | None = 1, **more: Any) -> Reply:
+        """Send a command and hear its answer."""
+        return self.open(key, fence, **more).reply()
+
+    def waiter(self, key: str, fence: int = 1, wait: str = "wait=20", **more: Any) -> Exchange:
+        """Send a command that will wait, and return once it does."""
+        before = self.stack.gauge("waiting_callers")
+        sent = self.open(key, fence, fields=[("Prefer", wait)], **more)
+        self.stack.wait_for_gauge("waiting_callers", before + 1)
+        return sent
+
+    # -- what the database says
+
+    def mark(self, entity: str | None = None) -> int | None:
+        """The entity's high-water mark, ``None`` where nothing is remembered of it."""
+        found = rows(
+            self.stack.database,
+            "select fence from gateway.entities where entity = $1",
+            entity or self.entity,
+        )
+        return found[0]["fence"] if found else None
+
+    def row(self, key: str = "k") -> dict[str, Any] | None:
+        """The command's row, with its state."""
+        found = rows(
+            self.stack.database,
+            "select *, case when settled_at is not null then 'settled' when deadline <="
+            " gateway.clock() then 'unknown' else 'in-flight' end as state"
+            " from gateway.commands where key = $1",
+            self.key(key),
+        )
+        return found[0] if found else None
+
+    def state(self, key: str = "k") -> str | None:
+        found = self.row(key)
+        return found["state"] if found else None
+
+    def audit(self, *events: str, entity: str | None = None) -> list[dict[str, Any]]:
+        """The entity's audit rows in order, of these events or of all."""
+        return rows(
+            self.stack.database,
+            "select * from gateway.audit where entity = $1"
+            " and (event = any ($2) or cardinality($2::text[]) = 0) order by at",
+            entity or self.entity,
+            list(events),
+        )
+
+    def wait_for_state(self, state: str | None, key: str = "k", timeout_s: float = 10.0) -> None:
+        """Ask the database until the command is in this state."""
+        until = time.monotonic() + timeout_s
+        while (now := self.state(key)) != state:
+            assert time.monotonic() < until, f"{key} is {now}, not {state}"
+
+
+@contextlib.contextmanager
+def stack(
+    postgres: Server,
+    policies: Callable[[str], Iterable[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    database: str | None = None,
+) -> Iterator[Stack]:
+    """A whole stack; ``policies`` makes the files' texts from the upstream's URL."""
+    with contextlib.ExitStack() as held:
+        dsn = database or held.enter_context(postgres.database())
+        upstream = held.enter_context(RecordingUpstream())
+        process = held.enter_context(gateway(dsn, *policies(upstream.url), env=env))
+        yield Stack(process, upstream, dsn)

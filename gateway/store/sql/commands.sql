@@ -27,14 +27,26 @@ select held from gateway.hold($1, $2, $3, $4, $5, $6, $7) order by ord;
 -- name: ready
 -- guard: none, it only reads: which waiters it is worth waking. A read never decides.
 -- $1, $2: tenants and key digests of waited-for keys; $3, $4: tenants and entities.
+-- "limit 1" keeps each look-up one of its own by primary key: as plain joins, the planner would read
+-- all of a table that has no statistics yet, ten times a second.
 select 'key' as kind, i.ord
   from unnest($1::int[], $2::bytea[]) with ordinality as i (tenant, key_digest, ord)
-  left join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
- where c.attempt is null or c.settled_at is not null or c.deadline <= gateway.clock()
+  left join lateral (
+    select c.settled_at, c.deadline
+      from gateway.commands c
+     where c.tenant = i.tenant and c.key_digest = i.key_digest
+     limit 1
+  ) c on true
+ where c.deadline is null or c.settled_at is not null or c.deadline <= gateway.clock()
 union all
 select 'entity', i.ord
   from unnest($3::int[], $4::text[]) with ordinality as i (tenant, entity, ord)
-  left join gateway.entities e on e.tenant = i.tenant and e.entity = i.entity
+  left join lateral (
+    select e.open_until
+      from gateway.entities e
+     where e.tenant = i.tenant and e.entity = i.entity
+     limit 1
+  ) e on true
  where e.open_until is null or e.open_until <= gateway.clock();
 
 -- name: deployment

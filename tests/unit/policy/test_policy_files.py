@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from gateway.core.fences import OUTSIDE_LIMIT
 from gateway.core.model import Rules
 from gateway.policy import Policies, PolicyErrors, json_schema, load
-from gateway.policy.schema import CommandModel, PolicyModel
 from tests.unit.policy.conftest import Errors, Load
 from tests.unit.policy.texts import command, policy
 
@@ -65,12 +63,6 @@ def test_the_demo_policy_loads(tmp_path: Path) -> None:
         "legacy/capture",
         "legacy/open_case",
     ]
-
-
-def test_every_field_is_in_the_readme() -> None:
-    text = (SHIPPED / "README.md").read_text(encoding="utf-8")
-    for field in itertools.chain(PolicyModel.model_fields, CommandModel.model_fields):
-        assert f"`{field}" in text or f"[{field}]" in text or field == "commands", field
 
 
 def test_five_mistakes_are_five_errors_with_file_path_and_mend(errors_of: Errors) -> None:

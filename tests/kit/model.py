@@ -1,0 +1,279 @@
+"""The store, written down as naively as possible: dicts, one clock that is moved by hand.
+
+It is what the real store is compared with after every step, and, behind ``FakeStore``, what tests
+without a database use in its place; ``tests/contract`` runs on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from gateway.core.command import Command, Hold, Release, Settle, SettleResult
+from gateway.core.decide import Facts, Known, Open, SettledBy, State
+from gateway.core.headers import recordable
+from gateway.core.model import Response
+
+__all__ = ["AuditRow", "Entity", "FakeStore", "Model", "Row"]
+
+EntityKey = tuple[int, str]
+CommandKey = tuple[int, bytes]
+
+
+@dataclass
+class Entity:
+    """A high-water mark, and the command that holds the open slot."""
+
+    mark: int = 0
+    open: Command | None = None
+
+
+@dataclass
+class Row:
+    """One remembered command. Its state is derived, never stored."""
+
+    command: Command
+    admitted_ms: int
+    deadline_ms: int
+    held: bool = False
+    evidence: Response | None = None
+    settled_by: SettledBy | None = None
+    settled_ms: int | None = None
+    response: Response | None = None
+    status: int | None = None
+
+    def state(self, now_ms: int) -> State:
+        if self.settled_by is not None:
+            return "settled"
+        return "unknown" if self.deadline_ms <= now_ms else "in-flight"
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One piece of evidence; an attempt has at most one of each event, but for verdicts."""
+
+    tenant: int
+    attempt: UUID
+    event: str
+
+
+@dataclass
+class Model:
+    """Everything that the database would remember."""
+
+    now_ms: int = 0
+    entities: dict[EntityKey, Entity] = field(default_factory=dict)
+    rows: dict[CommandKey, Row] = field(default_factory=dict)
+    audit: list[AuditRow] = field(default_factory=list)
+
+    def advance(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+
+    # Admit.
+
+    def admit(self, command: Command) -> Facts:
+        """One command. Those of a batch share nothing, so a batch is one after the other."""
+        entity = self._entity(command)
+        row = self.rows.get(_key(command))
+        own = row is not None and row.command.attempt == command.attempt
+        stale = entity is not None and command.fence is not None and command.fence < entity.mark
+        if entity is not None and command.fence is not None:
+            entity.mark = max(entity.mark, command.fence)
+        if row is None and not stale and self._is_free(command, entity):
+            row = self._insert(command, entity)
+            own = True
+        refused = stale and not own
+        if refused:
+            self._note(command, "fence_stale")
+        elif row is not None and not own and _same(row.command, command) is False:
+            self._note(command, "key_reused")
+        return Facts(
+            attempt=command.attempt,
+            fence=command.fence,
+            mark=None if entity is None else entity.mark,
+            known=None if row is None else self._known(row, command, hide=refused),
+            open=self._open(command, entity),
+        )
+
+    def _entity(self, command: Command) -> Entity | None:
+        if not command.has_entity_row:
+            return None
+        return self.entities.setdefault((command.tenant, command.entity), Entity())
+
+    def _is_free(self, command: Command, entity: Entity | None) -> bool:
+        return not command.serial or (entity is not None and entity.open is None)
+
+    def _insert(self, command: Command, entity: Entity | None) -> Row:
+        row = Row(command, self.now_ms, self.now_ms + command.deadline_ms)
+        self.rows[_key(command)] = row
+        if command.serial and entity is not None:
+            entity.open = command
+        return row
+
+    def _known(self, row: Row, command: Command, *, hide: bool) -> Known:
+        same = _same(row.command, command)
+        return Known(
+            attempt=row.command.attempt,
+            state=row.state(self.now_ms),
+            same=same,
+            remaining_ms=row.deadline_ms - self.now_ms,
+            status=row.status,
+            response=None if hide or same is False else row.response,
+            settled_by=row.settled_by,
+            evidence_status=row.evidence.status if row.evidence else None,
+        )
+
+    def _open(self, command: Command, entity: Entity | None) -> Open | None:
+        if entity is None or entity.open is None or not command.serial:
+            return None
+        if _key(entity.open) == _key(command):
+            return None
+        other = self.rows[_key(entity.open)]
+        state = other.state(self.now_ms)
+        assert state != "settled"
+        return Open(other.command.key, state, other.deadline_ms - self.now_ms)
+
+    # The three ends of an attempt, and the fourth that a person puts to it.
+
+    def settle(self, settle: Settle) -> SettleResult:
+        command = settle.command
+        row = self._unsettled(command)
+        if row is not None:
+            in_time = not row.held and row.deadline_ms > self.now_ms
+            return self._record(row, settle, "answer" if in_time else "late")
+        row = self.rows.get(_key(command))
+        if row is None:
+            row = Row(command, self.now_ms, self.now_ms)
+            self.rows[_key(command)] = row
+            return self._record(row, settle, "late")
+        if row.command.attempt != command.attempt:
+            self._note(command, "duplicate_effect_suspected")
+            return "duplicate"
+        if row.settled_by == "resolved":
+            self._note(command, "late_evidence")
+            return "resolved"
+        return "already"
+
+    def _record(self, row: Row, settle: Settle, by: SettledBy) -> SettleResult:
+        response = settle.response
+        row.settled_by, row.settled_ms, row.status = by, self.now_ms, response.status
+        if settle.keep_body:
+            row.response = Response(response.status, recordable(response.headers), response.body)
+        self._free(row.command)
+        if by == "late":
+            self._note(row.command, "late_evidence")
+            return "late"
+        return "settled"
+
+    def release(self, release: Release) -> bool:
+        row = self._unsettled(release.command)
+        if row is None:
+            return False
+        self._forget(row.command)
+        self._note(row.command, "released")
+        return True
+
+    def hold(self, hold: Hold) -> bool:
+        row = self._unsettled(hold.command)
+        if row is None or row.held:
+            return False
+        row.held, row.evidence = True, hold.evidence
+        row.deadline_ms = min(row.deadline_ms, self.now_ms)
+        self._note(row.command, "outcome_unknown")
+        return True
+
+    def resolve(self, command: Command, *, executed: bool) -> str:
+        row = self.rows.get(_key(command))
+        if row is None:
+            return "missing"
+        if row.command.attempt != command.attempt:
+            return "changed"
+        state = row.state(self.now_ms)
+        if state != "unknown":
+            return state
+        if not executed and self.now_ms < row.deadline_ms + row.command.settle_delay_s * 1000:
+            return "too-early"
+        if executed:
+            row.settled_by, row.settled_ms = "resolved", self.now_ms
+            self._free(row.command)
+        else:
+            self._forget(row.command)
+        self._note(row.command, "resolved")
+        return "resolved"
+
+    def ready(
+        self, keys: Sequence[CommandKey], entities: Sequence[EntityKey]
+    ) -> tuple[list[int], list[int]]:
+        free = [
+            number
+            for number, key in enumerate(keys)
+            if key not in self.rows or self.rows[key].state(self.now_ms) != "in-flight"
+        ]
+        open_slots = {key: entity.open for key, entity in self.entities.items()}
+        return free, [
+            number
+            for number, entity in enumerate(entities)
+            if self._slot_ended(open_slots.get(entity))
+        ]
+
+    def _slot_ended(self, holder: Command | None) -> bool:
+        return holder is None or self.rows[_key(holder)].state(self.now_ms) != "in-flight"
+
+    def _unsettled(self, command: Command) -> Row | None:
+        """The row of exactly this attempt, while it is not settled."""
+        row = self.rows.get(_key(command))
+        if row is None or row.command.attempt != command.attempt or row.settled_by is not None:
+            return None
+        return row
+
+    def _forget(self, command: Command) -> None:
+        del self.rows[_key(command)]
+        self._free(command)
+
+    def _free(self, command: Command) -> None:
+        entity = self.entities.get((command.tenant, command.entity))
+        holder = None if entity is None else entity.open
+        if entity is not None and holder is not None and holder.attempt == command.attempt:
+            entity.open = None
+
+    def _note(self, command: Command, event: str) -> None:
+        row = AuditRow(command.tenant, command.attempt, event)
+        if row not in self.audit or event == "resolved":
+            self.audit.append(row)
+
+
+class FakeStore:
+    """The model behind the store's own port."""
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.model = model or Model()
+
+    async def admit(self, commands: Sequence[Command]) -> list[Facts]:
+        keys = {_key(each) for each in commands}
+        entities = [(each.tenant, each.entity) for each in commands if each.has_entity_row]
+        if len(keys) < len(commands) or len(set(entities)) < len(entities):
+            raise ValueError("a batch holds at most one command per key and per entity")
+        return [self.model.admit(each) for each in commands]
+
+    async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
+        return [self.model.settle(each) for each in settles]
+
+    async def release(self, releases: Sequence[Release]) -> list[bool]:
+        return [self.model.release(each) for each in releases]
+
+    async def hold(self, holds: Sequence[Hold]) -> list[bool]:
+        return [self.model.hold(each) for each in holds]
+
+    async def ready(
+        self, keys: Sequence[CommandKey], entities: Sequence[EntityKey]
+    ) -> tuple[list[int], list[int]]:
+        return self.model.ready(keys, entities)
+
+
+def _key(command: Command) -> CommandKey:
+    return command.tenant, command.key_digest
+
+
+def _same(first: Command, now: Command) -> bool | None:
+    return first.fingerprint == now.fingerprint if first.rules == now.rules else None

@@ -1,0 +1,149 @@
+"""Which fields cross the gateway, and which are recorded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.headers import (
+    CONTROL,
+    decode_lines,
+    encode_lines,
+    end_to_end,
+    loops,
+    recordable,
+    relayable,
+    values,
+    without,
+)
+from gateway.core.model import Headers
+
+KEPT: Headers = ((b"Content-Type", b"text/plain"), (b"X-Tag", b"1"), (b"X-Tag", b"2"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"Connection", b"Keep-Alive", b"TE", b"Trailer", b"Transfer-Encoding", b"Upgrade",
+        b"HTTP2-Settings", b"Proxy-Connection", b"Proxy-Authorization", b"Proxy-Authenticate",
+        b"Proxy-Anything",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("spelled", [bytes, bytes.lower, bytes.upper])
+def test_fields_of_one_hop_are_dropped_in_any_case(name: bytes, spelled: object) -> None:
+    field = (spelled(name), b"anything")  # type: ignore[operator]
+    assert end_to_end((field, *KEPT)) == KEPT
+
+
+def test_proxy_status_is_added_to_by_every_hop_so_it_stays() -> None:
+    fields = ((b"Proxy-Status", b"edge; error=dns_error"),)
+    assert end_to_end(fields) == fields
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ((b"Connection", b"X-Hop"),),
+        ((b"connection", b"close, x-hop"),),
+        ((b"Connection", b"close"), (b"CONNECTION", b" X-HOP ,keep-alive")),
+        ((b"Connection", b",,x-hop,,"),),
+        ((b"Connection", b"x-hop\t,\tte"),),
+    ],
+)
+def test_any_connection_line_nominates_fields_of_this_hop(lines: Headers) -> None:
+    assert end_to_end((*lines, (b"X-Hop", b"1"), *KEPT, (b"x-hop", b"2"))) == KEPT
+
+
+def test_a_longer_name_than_the_nominated_one_stays() -> None:
+    fields = ((b"X-Hop-Count", b"1"),)
+    assert end_to_end(((b"Connection", b"x-hop"), *fields)) == fields
+
+
+def test_order_spelling_and_repeats_are_kept() -> None:
+    assert end_to_end(KEPT) == KEPT
+
+
+@pytest.mark.parametrize(
+    "name", [b"Idempotent-Replayed", b"gateway-outcome", b"Gateway-Fingerprint"]
+)
+def test_an_upstream_cannot_speak_for_the_gateway(name: bytes) -> None:
+    assert relayable(((name, b"true"), *KEPT)) == KEPT
+    assert recordable(((name, b"true"), *KEPT)) == KEPT
+
+
+@pytest.mark.parametrize(
+    "name", [b"Set-Cookie", b"set-cookie2", b"WWW-Authenticate", b"Date", b"Content-Length"]
+)
+def test_what_is_bound_to_one_moment_or_caller_is_relayed_but_not_recorded(name: bytes) -> None:
+    fields = ((name, b"x"), *KEPT)
+    assert relayable(fields) == fields
+    assert recordable(fields) == KEPT
+
+
+def test_what_is_recorded_has_no_field_of_the_hop() -> None:
+    assert recordable(((b"Connection", b"x-tag"), *KEPT)) == KEPT[:1]
+
+
+def test_control_fields_are_found_in_any_case() -> None:
+    fields = ((b"Authorization", b"Bearer x"), (b"IDEMPOTENCY-KEY", b"k"), *KEPT)
+    assert without(fields, CONTROL) == KEPT
+
+
+def test_values_are_all_lines_in_order() -> None:
+    assert values(KEPT, b"x-tag") == [b"1", b"2"]
+    assert values(KEPT, b"absent") == []
+
+
+# Loops (RFC 9110 §7.6.3).
+
+SELF = b"fencegate-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    "via",
+    [
+        ((b"Via", b"1.1 " + SELF),),
+        ((b"via", b"HTTP/1.1 edge, 1.1 " + SELF),),
+        ((b"Via", b"1.0 a"), (b"VIA", b"1.1\t" + SELF + b" (comment)")),
+        ((b"Via", b"1.1 " + SELF + b",1.1 edge"),),
+    ],
+)
+def test_a_message_that_came_through_here_is_a_loop(via: Headers) -> None:
+    assert loops((*KEPT, *via), SELF)
+
+
+@pytest.mark.parametrize(
+    "via",
+    [
+        (),
+        ((b"Via", b""),),
+        ((b"Via", b"1.1 fencegate-ffffffffffff"),),
+        ((b"Via", b"1.1 " + SELF + b"x"),),
+        ((b"Via", b"1.1 edge (" + SELF + b")"),),
+        ((b"Via", SELF),),
+        ((b"X-Via", b"1.1 " + SELF),),
+    ],
+)
+def test_anything_else_is_not(via: Headers) -> None:
+    assert not loops((*KEPT, *via), SELF)
+
+
+# For the store.
+
+_TCHAR = b"!#$%&'*+-.^_`|~0123456789abcXYZ"
+NAMES = st.lists(st.sampled_from(_TCHAR), min_size=1, max_size=12).map(bytes)
+VALUES = st.lists(st.integers(0, 255).filter(lambda byte: byte not in b"\r\n\0"), max_size=20).map(
+    bytes
+)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=8).map(tuple))
+def test_recorded_lines_read_back_as_the_same_pairs(headers: Headers) -> None:
+    assert decode_lines(encode_lines(headers)) == headers
+
+
+def test_a_value_with_colons_and_blanks_reads_back() -> None:
+    headers = ((b"Location", b" https://x.test:1/a:b "), (b"Empty", b""))
+    assert decode_lines(encode_lines(headers)) == headers
+    assert encode_lines(()) == b""
