@@ -66,7 +66,7 @@ class Endpoint:
             case Refused():
                 await self._refuse(taken, scope, receive, send)
             case Passage():
-                await self._pass(taken, scope, send)
+                await self._pass(taken, scope, receive, send)
             case Admissible():
                 await self._execute(taken, receive, send)
 
@@ -83,10 +83,16 @@ class Endpoint:
         else:
             await respond(answer, send)
 
-    async def _pass(self, passage: Passage, scope: Mapping[str, Any], send: Send) -> None:
+    async def _pass(
+        self, passage: Passage, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
         answer = await pass_through(passage, self._executor.clock)
         self._journal.passed(passage, answer)
-        await respond(answer, send, head_only=scope["method"] == "HEAD")
+        hang_up = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await _deliver(answer, send, hang_up, head_only=scope["method"] == "HEAD")
+        finally:
+            hang_up.cancel()
 
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
         full = self._at_a_limit()  # again: reading the body took its time
@@ -99,7 +105,7 @@ class Endpoint:
         try:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and (answer := work.result()) is not None:
-                await respond(answer, send)
+                await _deliver(answer, send, hang_up)
         except asyncio.CancelledError:
             # By the server at the end of its drain, or by whatever wraps us. Without an answer of
             # ours the caller would hear a bare 500, which reads as "failed".
@@ -133,6 +139,23 @@ class Endpoint:
         if len(self._running) - self._executor.room.count >= self._max_attempts:
             return _FULL
         return None
+
+
+async def _deliver(
+    answer: Answer, send: Send, hang_up: asyncio.Future[None], *, head_only: bool = False
+) -> None:
+    """Respond; a large body is read on only while somebody listens."""
+    if answer.stream is None:
+        await respond(answer, send, head_only=head_only)
+        return
+    relay = asyncio.ensure_future(respond(answer, send, head_only=head_only))
+    either: set[asyncio.Future[Any]] = {relay, hang_up}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        relay.cancel()  # nothing where it has ended; else its stream is closed on the way out
+    with suppress(asyncio.CancelledError):
+        await relay
 
 
 def _let_go(work: asyncio.Task[Answer | None]) -> None:
