@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import pytest
 
@@ -68,9 +69,9 @@ def scene(served: Stack) -> Scene:
     return served.scene()
 
 
-def assert_unknown(scene: Scene, reply: Reply, *, sent: str = "yes", **members: object) -> None:
+def assert_unknown(scene: Scene, reply: Reply, **members: Any) -> None:
     """Told as unknown, held with its evidence, never sent again, and blocking its entity."""
-    assert_problem(reply, "outcome-unknown", outcome="unknown", sent=sent, waits=True, **members)
+    assert_problem(reply, "outcome-unknown", outcome="unknown", sent="yes", waits=True, **members)
     assert scene.state() == "unknown"
     count = scene.upstream.count
     assert scene.send().problem in ("outcome-unknown", "key-reused")

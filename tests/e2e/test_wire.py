@@ -341,7 +341,7 @@ def test_a_database_that_restarts_loses_and_doubles_nothing(
     scene = fragile.scene()
     restart = threading.Thread(target=own_server.restart, kwargs={"immediate": True})
     restart.start()
-    answers = []
+    answers: list[int] = []
     number = 0
     while restart.is_alive() or answers[-1] != 201:
         number += 1

@@ -518,8 +518,8 @@ def _two_outcomes(one: Step, other: Step) -> bool:
 
 
 STEPS = settings(
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=60,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -7,7 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.answers import Refusal, incomplete, not_sent, outcome_unknown, refusal
+from gateway.core.answers import (
+    Refusal,
+    incomplete,
+    no_answer,
+    not_sent,
+    outcome_unknown,
+    refusal,
+)
 from gateway.core.decide import (
     Known,
     Lapsed,
@@ -44,6 +51,7 @@ OUTCOMES: dict[str, Problem] = {
     **{f"unknown: {fault}": outcome_unknown(Unknown(fault, "yes")) for fault in get_args(Fault)},
     "ambiguous": outcome_unknown(Unknown(None, "yes", Response(503, (), b"later"))),
     "incomplete": incomplete(Response(200, (), b"")),
+    **{f"safe: {fault}": no_answer(Unknown(fault, "yes")) for fault in get_args(Fault)},
     "incomplete, not executed": incomplete(Response(429, (), b""), repeatable=True),
 }
 PROBLEMS = {name: refusal(decision) for name, (decision, _) in REFUSALS.items()} | OUTCOMES
@@ -134,12 +142,13 @@ def test_a_known_evidence_status_proves_that_it_was_sent() -> None:
 
 
 def test_only_proof_that_nothing_was_executed_offers_the_same_key_at_once() -> None:
+    """Or a method that executes nothing."""
     offers = {
         name
         for name, problem in OUTCOMES.items()
         if (problem.retry or problem.kind.retry) == "same-key"
     }
-    proofs = {name for name in OUTCOMES if name.startswith("not sent")}
+    proofs = {name for name in OUTCOMES if name.startswith(("not sent", "safe"))}
     assert offers == proofs | {"incomplete, not executed"}
 
 
