@@ -80,7 +80,7 @@ $$;
 
 -- A response whose attempt has no unsettled row (rare): where the key is free it is recorded as
 -- settled; where another holds the key, the evidence goes to the audit.
--- Returns: late (recorded now) | already (recorded by an earlier try of the same settle)
+-- Returns: contradicts (recorded now, though the key had been given back) | already (recorded by an earlier try of the same settle)
 -- | resolved (a person settled it as executed) | duplicate (a newer attempt holds the key)
 -- | retry (the row changed meanwhile: settle again).
 create function gateway.settle_unmatched(
@@ -93,7 +93,7 @@ create function gateway.settle_unmatched(
 language plpgsql
 as $$
 declare
-    v_now    timestamptz := gateway.clock();
+    v_now    timestamptz := gateway.clock();  -- again below: the insert may wait for another's commit
     v_row    gateway.commands;
     v_result text;
     v_reason text;
@@ -109,8 +109,8 @@ begin
         'late', p_status, p_headers, p_body, v_now + make_interval(days => p_key_days))
     on conflict (tenant, key_digest) do nothing;
     if found then
-        v_result := 'late';
-        v_reason := format('the key had been given back; its response %s is recorded', p_status);
+        v_result := 'contradicts';
+        v_reason := format('the key had been given back as not executed; its response %s is recorded', p_status);
     else
         select * into v_row from gateway.commands c
          where c.tenant = p_tenant and c.key_digest = p_key_digest;
@@ -128,6 +128,7 @@ begin
         end if;
     end if;
 
+    v_now := gateway.clock();
     insert into gateway.audit (
         tenant, id, at, event, principal, policy, entity, key, fence, attempt, request_id,
         fingerprint, reason)
@@ -140,7 +141,8 @@ begin
 end
 $$;
 
--- Give keys back, on proof that the upstream did not execute. p_reason says which proof.
+-- Give keys back, on proof that the upstream did not execute. p_reason says which proof. An attempt
+-- that was held has no such proof, so it is never released.
 -- Returns per command whether a row of this attempt was there; a repeated release that finds none
 -- is done.
 create function gateway.release(
@@ -167,7 +169,7 @@ begin
         delete from gateway.commands c
          using input i
          where c.tenant = i.tenant and c.key_digest = i.key_digest
-           and c.attempt = i.attempt and c.settled_at is null
+           and c.attempt = i.attempt and c.settled_at is null and c.evidence_at is null
         returning i.ord, i.reason, c.*
     ), freed as (
         update gateway.entities e

@@ -74,7 +74,8 @@ class Hold:
 
 SettleResult = Literal[
     "settled",  # in time
-    "late",  # recorded, after the command had become unknown or its key was given back
+    "late",  # recorded, after the command had become unknown
+    "contradicts",  # recorded, though its key had been given back as not executed: an alarm
     "already",  # an earlier try of this settle had committed
     "resolved",  # a person had settled it as executed; the response went to the audit
     "duplicate",  # a newer attempt holds the key: two effects are to be suspected

@@ -1,7 +1,4 @@
-"""The vocabulary: values that every other module passes around.
-
-Values are validated when they are made, so one that exists is legal.
-"""
+"""The vocabulary: values that every other module passes around."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Metrics:
         """One response was recorded. Counts late evidence and suspected duplicates as well."""
         self._settles.labels(result).inc()
         self._settle.labels(self._known(policy)).observe(settle_s)
-        if result in ("late", "resolved"):
+        if result in ("late", "contradicts", "resolved"):
             self._late.inc()
         elif result == "duplicate":
             self._duplicates.inc()

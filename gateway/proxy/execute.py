@@ -7,9 +7,9 @@ hangs up changes nothing but that nobody hears the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
@@ -196,24 +196,26 @@ class Executor:
         match outcome:
             case NotSent():
                 transfer.close()
-                await self._until(limits, self._release(call, outcome.fault, lost_until))
+                released = self._release(call, outcome.fault, lost_until)
+                await self._until(limits, self.background.spawn(released))
                 return self._problem(call, not_sent(outcome), "not-sent")
             case NotExecuted(response):
-                reason = f"status {response.status}"
-                if not await self._until(limits, self._release(call, reason, lost_until)):
+                released = self._release(call, f"status {response.status}", lost_until)
+                if not await self._until(limits, self.background.spawn(released)):
                     transfer.close()
                     return self._not_recorded(call)
                 return self._relay(call, transfer, outcome)
             case Answered(response, kept):
-                settle = Settle(call.command, response, kept)
-                if not await self._until(limits, self._settle(settle, trace)):
+                settled = self._settle(Settle(call.command, response, kept), trace)
+                if not await self._until(limits, self.background.spawn(settled)):
                     transfer.close()
                     return self._not_recorded(call)
                 return self._relay(call, transfer, outcome)
             case Unknown():
                 hold = Hold(call.command, _reason(outcome), outcome.evidence)
-                self._read_on(call, transfer)
-                await self._until(limits, self._hold(call, hold))
+                held = self.background.spawn(self._hold(call, hold))
+                self._read_on(call, transfer, held)
+                await self._until(limits, held)
                 return self._problem(call, outcome_unknown(outcome), "unknown")
             case _:
                 assert_never(outcome)
@@ -252,14 +254,13 @@ class Executor:
         self.room.wake(Key(command.tenant, command.key_digest))
         self.room.wake(Entity(command.tenant, command.entity))
 
-    async def _until(self, limits: Plan, recording: Coroutine[Any, Any, None]) -> bool:
+    async def _until(self, limits: Plan, recording: asyncio.Task[None]) -> bool:
         """Wait for a recording until the command's deadline; it goes on behind that."""
-        task = self.background.spawn(recording)
         left = limits.settled - self.clock()
-        await asyncio.wait({task}, timeout=max(left, 0))
-        if not task.done() or task.cancelled():
+        await asyncio.wait({recording}, timeout=max(left, 0))
+        if not recording.done() or recording.cancelled():
             return False
-        task.result()  # a bug is raised: nothing is relayed as recorded that was not (G4)
+        recording.result()  # a bug is raised: nothing is relayed as recorded that was not (G4)
         return True
 
     def _abandon(self, command: Command, lost_until: float | None) -> None:
@@ -275,21 +276,23 @@ class Executor:
             await self.settler.release(Release(command, "admit given up"))
         self._changed(command)
 
-    def _read_on(self, call: Call, transfer: Transfer) -> None:
+    def _read_on(self, call: Call, transfer: Transfer, held: asyncio.Task[None]) -> None:
         """Read for late bytes after a timeout, up to a cap; then let the socket go."""
         if transfer.exchange.fault != "timeout" or len(self.late) >= _LATE_READERS:
             transfer.close()
             return
-        self.late.spawn(self._late(call, transfer))
+        self.late.spawn(self._late(call, transfer, held))
 
-    async def _late(self, call: Call, transfer: Transfer) -> None:
+    async def _late(self, call: Call, transfer: Transfer, held: asyncio.Task[None]) -> None:
         until = self.clock() + min(_LATE_S, call.rules.settle_delay_s)
         exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit)
         if exchange is None:
             return
         outcome = classify(exchange, call.rules)
         if isinstance(outcome, Answered):
-            await self._settle(Settle(call.command, outcome.response, outcome.kept), None)
+            await asyncio.wait({held})  # "unknown" is on record before what heals it
+            settle = Settle(call.command, outcome.response, outcome.kept)
+            self.background.spawn(self._settle(settle, None))
 
     def _problem(self, call: Call, problem: Problem, outcome: Label) -> Answer:
         return of_problem(problem, outcome, call.command.request_id)

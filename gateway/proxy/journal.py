@@ -68,17 +68,19 @@ class Journal:
     def settled(self, command: Command, result: SettleResult, settle_s: float) -> None:
         """A response was recorded, be it long after its caller was told "unknown"."""
         self._metrics.settled(command.policy, result, settle_s)
-        if result not in ("settled", "already"):
-            log.event(
-                "late_evidence" if result != "duplicate" else "duplicate_effect_suspected",
-                level="warning" if result != "duplicate" else "error",
-                request_id=command.request_id,
-                policy=command.policy,
-                entity=command.entity,
-                key_digest=command.key_digest.hex(),
-                attempt=str(command.attempt),
-                result=result,
-            )
+        if result in ("settled", "already"):
+            return
+        alarm = result in ("duplicate", "contradicts")
+        log.event(
+            "duplicate_effect_suspected" if result == "duplicate" else "late_evidence",
+            level="error" if alarm else "warning",
+            request_id=command.request_id,
+            policy=command.policy,
+            entity=command.entity,
+            key_digest=command.key_digest.hex(),
+            attempt=str(command.attempt),
+            result=result,
+        )
 
     def _count(self, policy: str | None, answer: Answer) -> None:
         self._metrics.request(policy, answer.outcome)

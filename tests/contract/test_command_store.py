@@ -310,7 +310,7 @@ def test_a_response_after_the_key_was_given_back_is_recorded_where_it_is_free(
 ) -> None:
     made = caller.forwarded()
     caller.release(made)
-    assert caller.settle(made) == "late"
+    assert caller.settle(made) == "contradicts"
     assert caller.settle(made) == "already"
     assert caller.admit(caller.new()) == Replay(RECORDED, "late", compared=True)
     assert caller.subject.events(made) == ["late_evidence", "released"]
@@ -341,7 +341,7 @@ def test_a_response_after_a_person_said_not_executed_is_recorded(caller: Caller)
     caller.hold(made)
     caller.subject.advance(SETTLE_DELAY_S * 1000)
     assert caller.subject.resolve(made, executed=False) == "resolved"
-    assert caller.settle(made) == "late"
+    assert caller.settle(made) == "contradicts"
 
 
 def test_the_results_of_a_batch_come_back_in_its_order(caller: Caller) -> None:
@@ -351,7 +351,7 @@ def test_the_results_of_a_batch_come_back_in_its_order(caller: Caller) -> None:
     caller.hold(made[0])
     batch = [Settle(each, OK, True) for each in reversed(made)]
     results = caller.subject.run(caller.store.settle(batch))
-    assert results == ["settled", "already", "late", "late"]
+    assert results == ["settled", "already", "contradicts", "late"]
 
 
 # Release.

@@ -325,7 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert isinstance(answer, list)
                 for each, facts in zip(commands, answer, strict=True):
                     self._note_admit(each, facts)
-            case Finish(Settle()) if answer in ("settled", "late"):
+            case Finish(Settle()) if answer in ("settled", "late", "contradicts"):
                 self._note_end(step.command, "settled")
             case Finish(Release()) if answer:
                 self._note_end(step.command, "released")

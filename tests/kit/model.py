@@ -146,7 +146,8 @@ class Model:
         if row is None:
             row = Row(command, self.now_ms, self.now_ms)
             self.rows[_key(command)] = row
-            return self._record(row, settle, "late")
+            self._record(row, settle, "late")
+            return "contradicts"
         if row.command.attempt != command.attempt:
             self._note(command, "duplicate_effect_suspected")
             return "duplicate"
@@ -168,7 +169,7 @@ class Model:
 
     def release(self, release: Release) -> bool:
         row = self._unsettled(release.command)
-        if row is None:
+        if row is None or row.held:
             return False
         self._forget(row.command)
         self._note(row.command, "released")
