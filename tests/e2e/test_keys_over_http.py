@@ -148,7 +148,7 @@ def test_the_key_that_goes_up_differs_from_tenant_to_tenant(
 
 
 def test_a_token_is_written_nowhere(fresh: Stack, tokens: tuple[str, dict[str, str]]) -> None:
-    secret = tokens[1]["a"].rsplit("_", 1)[1]
+    secret = tokens[1]["a"].split("_", 3)[3]  # a secret may hold the separator
     assert charge(fresh.caller(), "written", f"Bearer {tokens[1]['a']}")
     fresh.gateway.wait_for_log(status=201, tenant="a")
     assert secret not in str(fresh.gateway.log)
