@@ -8,7 +8,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.command import Release
 from gateway.core.decide import decide
 from gateway.store import operator
 from gateway.store.commands import CommandStore
