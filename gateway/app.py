@@ -53,6 +53,7 @@ class Gateway:
         self.keys = keys
         self._database = database
         self._clients = {m.upstream.name: _client(m.upstream) for m in policies.mounts}
+        self._passages = {m.upstream.name: _client(m.upstream) for m in policies.mounts}
         self.metrics = Metrics(c.rules.policy for c in policies.commands())
         journal = Journal(self.metrics)
         store = CommandStore(database)
@@ -73,7 +74,7 @@ class Gateway:
             on_settled=journal.settled,
         )
         self._endpoint = Endpoint(
-            Intake(policies, self._clients, keys, pseudonym),
+            Intake(policies, self._clients, self._passages, keys, pseudonym),
             executor,
             journal,
             self._audit,
@@ -129,7 +130,7 @@ class Gateway:
         if self._poll is not None:
             self._poll.cancel()
         await self.keys.stop()
-        for client in self._clients.values():
+        for client in (*self._clients.values(), *self._passages.values()):
             await client.close()
         await self._database.close()
         log.event("stopped")

@@ -137,6 +137,9 @@ def load_settings() -> Settings:
     holds a password.
     """
     mistakes = _misspelt(os.environ)
+    if os.environ.get(f"{PREFIX}DATABASE_URL") == "":
+        # A secret that failed to arrive must not become a new, empty database without keys.
+        mistakes.append(f"{PREFIX}DATABASE_URL is set but empty; set a DSN, or unset it")
     try:
         settings = Settings()
     except ValidationError as error:

@@ -143,6 +143,9 @@ $$;
 
 -- Give keys back, on proof that the upstream did not execute. p_reason says which proof. An attempt
 -- that was held has no such proof, so it is never released.
+-- The entity is locked whether or not its slot is the attempt's (p_entity null: the command has no
+-- entity row): an admit whose answer was lost may still be committing, which statement_timeout does
+-- not bound, and this waits for it. The insert waits where that admit also made the entity.
 -- Returns per command whether a row of this attempt was there; a repeated release that finds none
 -- is done.
 create function gateway.release(
@@ -157,7 +160,18 @@ as $$
 declare
     v_now timestamptz;
 begin
-    perform gateway.lock_open(p_tenant, p_entity, p_attempt);
+    insert into gateway.entities (tenant, entity, touched_at)
+    select i.tenant, i.entity, gateway.clock()
+      from unnest(p_tenant, p_entity) as i (tenant, entity)
+     where i.entity is not null
+     order by i.tenant, i.entity collate "C"
+        on conflict (tenant, entity) do nothing;
+    perform 1
+       from gateway.entities e
+       join unnest(p_tenant, p_entity) as i (tenant, entity)
+         on e.tenant = i.tenant and e.entity = i.entity
+      order by e.tenant, e.entity
+        for no key update of e;
     v_now := gateway.clock();
 
     return query

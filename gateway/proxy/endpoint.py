@@ -15,9 +15,9 @@ from gateway.proxy.answer import Answer, of_problem
 from gateway.proxy.background import Background
 from gateway.proxy.body import Gone, declared_length, drain
 from gateway.proxy.execute import Executor, Trace
-from gateway.proxy.intake import Admissible, Intake, Passage, Refused
+from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_id_of
 from gateway.proxy.passage import pass_through
-from gateway.proxy.respond import Receive, Send, respond
+from gateway.proxy.respond import Message, Receive, Send, respond
 
 __all__ = ["Endpoint", "Journal"]
 
@@ -59,6 +59,24 @@ class Endpoint:
         return self._running
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._serve(scope, receive, noted)
+        except asyncio.CancelledError:
+            # By the server at the end of its drain. Nothing was admitted where no answer of ours
+            # has begun; the server's own would be a bare 500.
+            if not begun:
+                request_id = request_id_of(tuple(scope["headers"]))
+                await respond(of_problem(_STOPPING, "rejected", request_id), send)
+            raise
+
+    async def _serve(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         taken = await self._intake.take(scope, receive, self._at_a_limit)
         match taken:
             case Gone():
@@ -86,13 +104,18 @@ class Endpoint:
     async def _pass(
         self, passage: Passage, scope: Mapping[str, Any], receive: Receive, send: Send
     ) -> None:
-        answer = await pass_through(passage, self._executor.clock)
-        self._journal.passed(passage, answer)
+        work = asyncio.ensure_future(pass_through(passage, self._executor.clock))
         hang_up = asyncio.ensure_future(_disconnected(receive))
         try:
+            await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return
+            answer = work.result()
+            self._journal.passed(passage, answer)
             await _deliver(answer, send, hang_up, head_only=scope["method"] == "HEAD")
         finally:
             hang_up.cancel()
+            work.cancel()  # where it still runs, nobody waits for it: its connection is closed
 
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
         full = self._at_a_limit()  # again: reading the body took its time

@@ -47,6 +47,9 @@ _LATE_READERS = 64
 _LATE_S = 300.0
 """Longest that a socket is read on after its caller was told "unknown"."""
 
+_LATE_HEAD = 64 * 1024
+"""Bytes of a late response on top of what would be kept of its body."""
+
 _ADMIT_MARGIN_S = 0.5
 """An admit is given up this much before the send deadline: a later answer could not be used."""
 
@@ -106,6 +109,7 @@ class Executor:
             try:
                 end = await self._wait(topic, wait_until, gone, front=topic == woken_for)
             except Full as full:
+                self._pass_on(topic)
                 return _overloaded(call, str(full))
             trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
             if end == "gone":
@@ -285,7 +289,7 @@ class Executor:
 
     async def _late(self, call: Call, transfer: Transfer, held: asyncio.Task[None]) -> None:
         until = self.clock() + min(_LATE_S, call.rules.settle_delay_s)
-        exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit)
+        exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit + _LATE_HEAD)
         if exchange is None:
             return
         outcome = classify(exchange, call.rules)
@@ -328,7 +332,7 @@ def _reason(outcome: Unknown) -> str:
 def _store_unavailable(call: Call, error: StoreUnavailable) -> Answer:
     problem = Problem(
         "store-unavailable",
-        f"Repeat the same request later: nothing was sent, because {error}.",
+        f"Repeat the same request later: nothing was sent for this request, because {error}.",
         retry_after_s=1,
     )
     return of_problem(problem, "rejected", call.command.request_id)

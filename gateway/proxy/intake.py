@@ -21,7 +21,7 @@ from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_passage, derive
-from gateway.proxy.body import Gone, TooLarge, declared_length, read_body
+from gateway.proxy.body import BODY_S, Gone, TooLarge, TooSlow, declared_length, read_body
 from gateway.proxy.call import GRACE_S, Call
 from gateway.proxy.respond import Receive
 from gateway.upstream import Client, Request
@@ -105,10 +105,12 @@ Taken = Refused | Passage | Admissible | Gone
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """``pseudonym`` names this deployment in ``Via``; ``clients``: one per upstream, by name."""
+    """``pseudonym`` names this deployment in ``Via``. ``clients`` and ``passages``: one client per
+    upstream, by name; apart, so that what streams through takes no connection from commands."""
 
     policies: Policies
     clients: Mapping[str, Client]
+    passages: Mapping[str, Client]
     keys: Keys
     pseudonym: bytes
 
@@ -119,12 +121,9 @@ class Intake:
         identity = Identity(request_id_of(headers))
         if loops(headers, self.pseudonym):
             return Refused(identity, _LOOP, unread=True)
-        snapshot = self.keys.current()
-        if snapshot is None:
-            return Refused(identity, _KEYS_UNKNOWN, unread=True)
-        principal = snapshot.anonymous or snapshot.authenticate(values(headers, b"authorization"))
-        if principal is None:
-            return Refused(identity, _UNAUTHENTICATED, unread=True)
+        principal = self._principal(headers)
+        if isinstance(principal, Problem):
+            return Refused(identity, principal, unread=True)
         identity = Identity(identity.request_id, principal)
         found = self.policies.match(scope["method"], scope["raw_path"])
         match found:
@@ -137,6 +136,13 @@ class Intake:
                 if full is not None:
                     return Refused(identity, full, unread=True)
                 return await self._read(scope, receive, headers, identity, found)
+
+    def _principal(self, headers: Headers) -> Principal | Problem:
+        snapshot = self.keys.current()
+        if snapshot is None:
+            return _KEYS_UNKNOWN
+        principal = snapshot.anonymous or snapshot.authenticate(values(headers, b"authorization"))
+        return principal or _UNAUTHENTICATED
 
     async def _read(
         self,
@@ -157,7 +163,12 @@ class Intake:
                 return body
             case TooLarge():
                 return Refused(identity, _too_large(limit), unread=True)
+            case TooSlow():
+                return Refused(identity, _TOO_SLOW, unread=True)
             case bytes():
+                again = self._principal(headers)  # the key may have been revoked meanwhile
+                if isinstance(again, Problem):
+                    return Refused(identity, again)
                 query: bytes = scope["query_string"]
                 if isinstance(found, Unguarded):
                     return self._pass(scope["method"], query, headers, identity, found, body)
@@ -219,7 +230,7 @@ class Intake:
         unwritable = _unwritable(request)
         if unwritable is not None:
             return Refused(identity, unwritable)
-        return Passage(identity, self.clients[found.upstream.name], request, found.upstream.name)
+        return Passage(identity, self.passages[found.upstream.name], request, found.upstream.name)
 
     def _headers_up(
         self,
@@ -325,6 +336,7 @@ _UNAUTHENTICATED = Problem(
     "unauthenticated",
     "Send one Authorization field with a gateway key: Bearer fg_…; `fencegate keys add` makes one.",
 )
+_TOO_SLOW = Problem("request-invalid", f"Send the whole body within {BODY_S:.0f} s of the head.")
 _KEYS_UNKNOWN = Problem(
     "store-unavailable",
     "Repeat the same request later: nothing was sent, because the gateway keys could not be read "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from gateway.core.command import Hold, Release, Settle, SettleResult
@@ -16,9 +17,15 @@ from gateway.observe.metrics import Operation
 
 __all__ = ["Settler", "Settling"]
 
+_TIMED_OUT = "57014"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 """A database that is back is used within a second; a thousand waiting settles try once each."""
+
+_LARGE = 256 * 1024
+_TRIES_WITH_BODY = 3
+"""A statement has about 2 s. On a slow line a large body never fits, and the outcome matters more
+than the body: after so many silent tries it is recorded without it, and replays answer 410."""
 
 T = TypeVar("T")
 
@@ -39,7 +46,19 @@ class Settler:
         self._on_retry = on_retry
 
     async def settle(self, settle: Settle) -> SettleResult:
-        return (await self._persist("settle", lambda: self._store.settle([settle])))[0]
+        silent = 0
+
+        async def work() -> list[SettleResult]:
+            nonlocal settle, silent
+            try:
+                return await self._store.settle([settle])
+            except (AnswerLost, StoreUnavailable) as error:
+                silent += isinstance(error, AnswerLost) or error.code == _TIMED_OUT
+                if silent >= _TRIES_WITH_BODY and len(settle.response.body) > _LARGE:
+                    settle = replace(settle, keep_body=False)
+                raise
+
+        return (await self._persist("settle", work))[0]
 
     async def release(self, release: Release) -> bool:
         return (await self._persist("release", lambda: self._store.release([release])))[0]

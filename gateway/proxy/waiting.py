@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.observe import log
 
 __all__ = ["POLL_S", "Entity", "Full", "Key", "Ticket", "Topic", "WaitRoom"]
 
@@ -143,6 +144,9 @@ class WaitRoom:
                 )
             except (StoreUnavailable, AnswerLost):
                 continue  # the waiters' own time runs on; they answer when it is over
+            except Exception as error:  # noqa: BLE001 - the outermost loop: it must go on
+                log.event("poll_failed", level="error", error=f"{type(error).__name__}: {error}")
+                continue
             for index in ready_keys:
                 self.wake(keys[index])
             for index in ready_entities:

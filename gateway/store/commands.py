@@ -95,7 +95,7 @@ class CommandStore:
             _SQL["release"],
             [r.command.tenant for r in releases],
             [r.command.key_digest for r in releases],
-            [r.command.entity for r in releases],
+            [r.command.entity if r.command.has_entity_row else None for r in releases],
             [r.command.attempt for r in releases],
             [r.reason for r in releases],
         )

@@ -15,13 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import ssl
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from gateway.core.model import Stage
 from gateway.upstream.messages import Deadlines
 from gateway.upstream.reading import ResponseReader
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["PIECE", "Connection"]
 
@@ -29,6 +38,10 @@ PIECE = 64 * 1024
 """Bytes written between two looks at the clock and at what the peer says."""
 _QUEUE_HIGH = 256 * 1024
 """Bytes of an oversize body that wait for their consumer before reading pauses."""
+
+
+_RESET = struct.pack("ii", 1, 0)
+"""``SO_LINGER`` on, for 0 s: closing throws the send queue away."""
 
 
 class Connection(asyncio.Protocol):
@@ -82,7 +95,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self._spoiled:
-            self._transport.abort()
+            self._abort()
             return
         if transport.get_extra_info("sslcontext") is None:
             # A full socket pauses us at once, so no byte waits in a buffer that is flushed after
@@ -233,6 +246,7 @@ class Connection(asyncio.Protocol):
             not self._lost
             and not self._transport.is_closing()
             and self._transport.get_write_buffer_size() == 0
+            and not _unsent(self._transport)
         )
 
     async def perform_late(self, reader: ResponseReader, until: float, byte_limit: int) -> None:
@@ -316,22 +330,31 @@ class Connection(asyncio.Protocol):
         if orderly and self._transport.get_write_buffer_size() == 0:
             self._transport.close()
         else:
-            self._transport.abort()
+            self._abort()
 
     def discard(self) -> None:
         """Nobody waits for this connection any more. A handshake given up in its very first turn
         of the loop goes on in both loops, so its success may still come."""
         self._spoiled = True
-        transport = getattr(self, "_transport", None)
-        if transport is not None:
-            transport.abort()
+        if hasattr(self, "_transport"):
+            self._abort()
 
     # -- steps
 
     def _spoil(self) -> None:
         self._spoiled = True
         if self._reader is None:
-            self._transport.abort()
+            self._abort()
+
+    def _abort(self) -> None:
+        """Close by a reset. After an orderly close, and also after ``transport.abort()`` alone,
+        the kernel goes on delivering what it was handed: a request that was given up could arrive
+        whole, minutes later."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and not self._lost and not self._transport.is_closing():
@@ -389,3 +412,16 @@ class Connection(asyncio.Protocol):
         hook, self._on_end = self._on_end, None
         if hook is not None:
             hook()
+
+
+def _unsent(transport: asyncio.Transport) -> bool:
+    """Whether the kernel still holds bytes that the peer has not acknowledged; they would leave by
+    themselves while the connection is kept. Where that cannot be asked: no."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or fcntl is None:
+        return False
+    try:
+        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return False
+    return answer != bytes(4)

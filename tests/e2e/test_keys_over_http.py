@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.client import Caller, assert_problem
+from tests.kit.client import Caller, Reply, assert_problem
 from tests.kit.db import Server
+from tests.kit.faults import until
 from tests.kit.gateway import GatewayProcess, Stack, policy, rows, stack
 from tests.kit.operating import fencegate
 
@@ -55,7 +56,7 @@ def fresh(served: Stack) -> Stack:
     return served
 
 
-def charge(caller: Caller, key: str, *lines: str, fence: int = 1) -> object:
+def charge(caller: Caller, key: str, *lines: str, fence: int = 1) -> Reply:
     fields = [("Idempotency-Key", key), ("X-Execution-Fence", str(fence))]
     fields += [("Authorization", line) for line in lines]
     return caller.call("POST", PATH, fields, b"{}")
@@ -68,7 +69,7 @@ def test_a_key_authenticates_its_holder_in_every_spelling_of_the_scheme(
     caller = fresh.caller()
     for number, scheme in enumerate(("Bearer", "bearer", "BEARER")):
         reply = charge(caller, f"scheme-{number}", f"{scheme} {token}")
-        assert reply.status == 201  # type: ignore[attr-defined]
+        assert reply.status == 201
     found = rows(fresh.database, "select distinct principal from gateway.commands")
     assert found == [{"principal": "worker"}]
 
@@ -109,7 +110,7 @@ def test_anything_else_is_unauthenticated(
     before = rows(fresh.database, "select count(*) from gateway.commands")
     reply = charge(fresh.caller(), "never", *lines)
     assert_problem(reply, "unauthenticated")  # type: ignore[arg-type]
-    assert reply.one("WWW-Authenticate") == 'Bearer realm="fencegate"'  # type: ignore[attr-defined]
+    assert reply.one("WWW-Authenticate") == 'Bearer realm="fencegate"'
     assert fresh.upstream.count == 0
     assert rows(fresh.database, "select count(*) from gateway.commands") == before
 
@@ -154,6 +155,25 @@ def test_a_token_is_written_nowhere(fresh: Stack, tokens: tuple[str, dict[str, s
     assert secret not in str(fresh.gateway.log)
     sent = b"".join(request.head for request in fresh.upstream.requests)
     assert secret.encode() not in sent
+
+
+def test_a_key_that_is_revoked_while_its_body_comes_commands_nothing(
+    fresh: Stack, tokens: tuple[str, dict[str, str]]
+) -> None:
+    token = make_key(fresh.database, "a", "short-lived")
+    fields = [("Idempotency-Key", "slow"), ("X-Execution-Fence", "100")]
+    fields += [("Authorization", f"Bearer {token}"), ("Content-Length", "2")]
+    fields += [("Expect", "100-continue")]
+    caller = fresh.caller()
+    probe = f"Bearer {token}"
+    until(lambda: charge(caller, "probe-in", probe, fence=99).status == 201, "the key is known")
+    slow = caller.open("POST", PATH, fields, None)
+    assert slow.read(5).startswith(b"HTTP/1.1 100 ")
+    assert fencegate("keys", "revoke", token.split("_")[2], dsn=fresh.database).code == 0
+    until(lambda: charge(caller, "probe-out", probe, fence=99).status == 401, "it is revoked")
+    slow.send(b"{}")
+    assert_problem(slow.reply(), "unauthenticated")
+    assert rows(fresh.database, "select key from gateway.commands where key = 'slow'") == []
 
 
 def test_without_keys_it_serves_loopback_only(database: str) -> None:

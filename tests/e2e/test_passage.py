@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.kit.client import Reply, assert_problem
 from tests.kit.db import Server
 from tests.kit.gateway import Scene, Stack, policy, rows, stack
-from tests.kit.upstream import Gate, cut, drip, raw, respond
+from tests.kit.upstream import Gate, cut, drip, hang, raw, respond
 
 CHARGE = """
 name = "charge"
@@ -146,3 +147,31 @@ def test_the_fixed_paths_are_the_gateways_own(scene: Scene) -> None:
     assert get(scene, "/readyz").json() == {"status": "ready"}
     assert b"fencegate_requests_total" in get(scene, "/metrics").body
     assert scene.upstream.count == 0
+
+
+def test_what_streams_through_takes_no_connection_from_commands_and_ends_with_its_caller(
+    postgres: Server,
+) -> None:
+    def policies(url: str) -> list[str]:
+        return [policy(url, CHARGE, head="max_connections = 1")]
+
+    with stack(postgres, policies) as made:
+        scene = made.scene()
+        scene.upstream.script = lambda r: hang() if r.method == "GET" else None
+        first = scene.caller.open("GET", "/pay/v1/hangs", [], b"")
+        scene.upstream.wait_for_requests(1)
+        assert scene.send().status == 201
+        first.hang_up()
+        scene.upstream.wait_for_disconnects(1)
+        second = scene.caller.open("GET", "/pay/v1/hangs", [], b"")
+        scene.upstream.wait_for_requests(3)
+        second.hang_up()
+
+
+def test_the_end_of_the_drain_is_told_as_such(postgres: Server) -> None:
+    with stack(postgres, lambda url: [policy(url, CHARGE)], env={"FENCEGATE_DRAIN_S": "0.3"}) as m:
+        m.upstream.next(hang())
+        sent = m.caller().open("GET", "/pay/v1/hangs", [], b"")
+        m.upstream.wait_for_requests(1)
+        m.gateway.signal(signal.SIGTERM)
+        assert_problem(sent.reply(), "overloaded", waits=True)

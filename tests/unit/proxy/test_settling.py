@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -78,3 +79,19 @@ def test_a_bug_is_not_repeated(clock: ManualClock) -> None:
     with pytest.raises(ValueError, match="bug"):
         run(Settler(store, lambda _: None).settle(SETTLE))
     assert len(store.tried) == 1
+
+
+def test_a_large_body_that_never_fits_is_given_up_and_the_outcome_recorded() -> None:
+    large = replace(OK, body=b"x" * (settling._LARGE + 1))
+    store = Failing(*(AnswerLost("silence") for _ in range(settling._TRIES_WITH_BODY)))
+    result = run(Settler(store, lambda _: None).settle(Settle(COMMAND, large, True)))
+    assert result == "settled"
+    kept = [each.keep_body for each in store.tried if isinstance(each, Settle)]
+    assert kept == [True] * settling._TRIES_WITH_BODY + [False]
+
+
+def test_a_body_is_kept_however_long_the_database_is_away() -> None:
+    large = replace(OK, body=b"x" * (settling._LARGE + 1))
+    store = Failing(*(StoreUnavailable("refused") for _ in range(5)))
+    run(Settler(store, lambda _: None).settle(Settle(COMMAND, large, True)))
+    assert all(each.keep_body for each in store.tried if isinstance(each, Settle))
