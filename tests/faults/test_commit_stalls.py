@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
+from gateway.store.database import STATEMENT_TIMEOUT_S
 from tests.kit.client import assert_problem
 from tests.kit.db import Server, execute, with_connection
-from tests.kit.faults import Rig, until
+from tests.kit.faults import Rig, pass_s, until
 
 
 @contextlib.contextmanager
@@ -34,6 +36,8 @@ def test_an_admit_given_up_while_its_commit_stalls_is_released(here: Rig, postgr
     with commits_stalled(postgres):
         first = here.scene.send(what="quick")
         assert_problem(first, "store-unavailable", sent="no", waits=True)
+        # Longer than any statement may take: a release that does not wait would be done by now.
+        pass_s(time.monotonic(), STATEMENT_TIMEOUT_S + 1.5)
     until(lambda: here.scene.audit("released"), "the late row is given back")
     assert here.upstream.count == 0
     again = here.scene.send(what="quick")
