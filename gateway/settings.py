@@ -74,7 +74,7 @@ class Settings(BaseSettings):
         ge=1,
         le=100_000,
         description="Callers that wait for a key or an entity at once, in all; more are refused "
-        "as overloaded. Each costs a socket, some 20 KiB and its body: 80 MiB in all for small ones.",
+        "as overloaded. Each costs a socket, some 20 KiB and its body: small ones 80 MiB in all.",
     )
     max_waiting_per_key: int = Field(
         default=512,
