@@ -12,6 +12,7 @@ the same request.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
@@ -44,6 +45,9 @@ BodyMode = Literal["auto", "json", "raw"]
 Form = Literal["json", "raw"]
 """How a body was compared: as its canonical JSON, or byte by byte."""
 
+# RFC 9110 §5.6.6; UTF-8 holds US-ASCII, and many clients leave its dash out.
+_UTF_8 = re.compile(rb";[ \t]*charset=(\"?)(?:utf-?8|us-ascii)\1[ \t]*(?:;|$)", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -68,7 +72,7 @@ class Body:
         coded = _is_coded(headers)
         declared = mode == "json" or _says_json(headers)
         self._document: Document | Unreadable | None = None
-        self._why_not = _why_not(coded=coded, declared=declared)
+        self._why_not = _why_not(coded=coded, declared=declared) or _why_not_utf_8(headers)
         # No body at all is no JSON, and the many clients that label it so mean no harm.
         as_json = mode == "json" or (mode == "auto" and declared and not coded and bool(raw))
         self.form: Form = "json" if as_json else "raw"
@@ -164,6 +168,19 @@ def _why_not(*, coded: bool, declared: bool) -> str | None:
         return "has a Content-Encoding, so it cannot be read as JSON; send it uncoded"
     if not declared:
         return "is not declared as JSON; send Content-Type: application/json"
+    return None
+
+
+def _why_not_utf_8(headers: Headers) -> str | None:
+    """RFC 8259 knows no charset, but there are frameworks that decode by it."""
+    lines = values(headers, b"content-type")
+    if len(lines) > 1:
+        return "has more than one Content-Type; send one"
+    value = lines[0].strip(OWS) if lines else b""
+    # Whatever looks like the parameter counts: readers differ in how they take a field apart.
+    named = value.lower().count(b"charset")
+    if named > 1 or (named and not _UTF_8.search(value)):
+        return "names a charset that is not UTF-8, or more than one; send charset=utf-8 or none"
     return None
 
 

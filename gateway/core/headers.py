@@ -1,6 +1,10 @@
 """Which header fields cross the gateway, in each direction, and which are recorded.
 
 Fields are ordered pairs of raw bytes; order and repeats are kept. Names compare without case.
+
+Many stacks hand fields on as variables, and there ``X_Job``, ``X.Job`` and ``X-Job`` are one name
+(RFC 9110 §17.10): such names are *twins*. Here a twin is never read as the field itself, and where
+that would matter it never reaches the upstream.
 """
 
 from __future__ import annotations
@@ -14,9 +18,13 @@ __all__ = [
     "decode_lines",
     "encode_lines",
     "end_to_end",
+    "folded",
     "loops",
+    "nominated",
     "recordable",
     "relayable",
+    "sendable",
+    "twin",
     "values",
     "without",
 ]
@@ -39,6 +47,9 @@ CONTROL = frozenset(
 )
 """Request fields that speak to the gateway; passed up only where the policy says so."""
 
+_FOLD = bytes(byte if chr(byte).isalnum() and byte < 128 else 45 for byte in range(256)).lower()
+"""Lower case, and a dash for whatever is neither letter nor digit."""
+
 # What the gateway itself says about an answer; an upstream must not be able to say it.
 _OURS = frozenset({b"idempotent-replayed", b"gateway-outcome", b"gateway-fingerprint"})
 
@@ -58,11 +69,42 @@ def without(headers: Headers, names: frozenset[bytes]) -> Headers:
     return tuple(pair for pair in headers if pair[0].lower() not in names)
 
 
+def folded(name: bytes) -> bytes:
+    """The same for all names that an upstream may take for one."""
+    return name.translate(_FOLD)
+
+
+def twin(headers: Headers, names: frozenset[bytes]) -> bytes | None:
+    """The first field that is none of ``names`` (lower case) and may be taken for one."""
+    alike = frozenset(map(folded, names))
+    for name, _ in headers:
+        if folded(name) in alike and name.lower() not in names:
+            return name
+    return None
+
+
+def nominated(headers: Headers) -> frozenset[bytes]:
+    """The names in every ``Connection`` line, in lower case (RFC 9110 §7.6.1)."""
+    names: Iterable[bytes] = (
+        name.strip().lower()
+        for value in values(headers, b"connection")
+        for name in value.split(b",")
+    )
+    return frozenset(names)
+
+
 def end_to_end(headers: Headers) -> Headers:
     """Drop hop-by-hop fields: the fixed ones, those any ``Connection`` line nominates, and
     ``Proxy-*`` except ``Proxy-Status``, which every hop adds to (RFC 9209 §2)."""
-    dropped = _HOP_BY_HOP | _nominated(headers)
+    dropped = _HOP_BY_HOP | nominated(headers)
     return tuple(pair for pair in headers if not _is_hop(pair[0].lower(), dropped))
+
+
+def sendable(headers: Headers, withheld: frozenset[bytes]) -> Headers:
+    """What an upstream sees of a request's fields: those that are end to end and not ``withheld``
+    (lower case), and no twin of any other."""
+    dropped = frozenset(map(folded, _HOP_BY_HOP | nominated(headers) | withheld))
+    return tuple(pair for pair in headers if not _is_hop(folded(pair[0]), dropped))
 
 
 def relayable(headers: Headers) -> Headers:
@@ -94,15 +136,6 @@ def decode_lines(lines: bytes) -> Headers:
     """The inverse of ``encode_lines``; values hold no CR or LF (RFC 9110 §5.5)."""
     pairs = (line.partition(b":") for line in lines.split(b"\r\n")[:-1])
     return tuple((name, value) for name, _, value in pairs)
-
-
-def _nominated(headers: Headers) -> frozenset[bytes]:
-    names: Iterable[bytes] = (
-        name.strip().lower()
-        for value in values(headers, b"connection")
-        for name in value.split(b",")
-    )
-    return frozenset(names)
 
 
 def _is_hop(name: bytes, dropped: frozenset[bytes]) -> bool:

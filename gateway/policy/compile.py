@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway.core.canonical import Pointer, parse_pointer
 from gateway.core.fences import OUTSIDE_LIMIT
 from gateway.core.fingerprint import Recipe, rule_version
+from gateway.core.headers import CONTROL
 from gateway.core.model import Rules
 from gateway.policy.compiled import CompiledCommand, Mount, Upstream
 from gateway.policy.environment import substitute
@@ -56,7 +57,7 @@ def _upstream(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Upstrea
 
 
 def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
-    entity, fence_from = parse(model.entity), parse(model.fence_from)
+    entity, key, fence_from = parse(model.entity), parse(model.key), parse(model.fence_from)
     recipe = _recipe(model, fence_from)
     rules = Rules(
         policy=f"{upstream.name}/{model.name}",
@@ -79,10 +80,11 @@ def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
         upstream=upstream,
         pattern=parse_pattern(model.match),
         entity=entity,
-        key=parse(model.key),
+        key=key,
         fence_from=fence_from,
         fence_limit=OUTSIDE_LIMIT,
         recipe=recipe,
+        decisive=_decisive(recipe, entity, key, fence_from),
         send_key=_bytes(model.send_key),
         send_fence=_bytes(model.send_fence),
         pass_authorization=model.pass_authorization,
@@ -103,6 +105,16 @@ def _recipe(model: CommandModel, fence_from: Template) -> Recipe:
         ignore=tuple(sorted(set(ignore))),
         headers=tuple(sorted(name.encode("ascii") for name in names)),
     )
+
+
+def _decisive(recipe: Recipe, *templates: Template) -> frozenset[bytes]:
+    read = {
+        place.name.lower().encode("ascii")
+        for template in templates
+        for place in template.placeholders
+        if place.source == "header"
+    }
+    return CONTROL | {b"content-type", b"content-encoding", *recipe.headers} | read
 
 
 def _digest(upstream: Upstream, send_key: str | None) -> bytes:

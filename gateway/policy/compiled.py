@@ -44,6 +44,7 @@ class Upstream:
 @dataclass(frozen=True, slots=True)
 class CompiledCommand:
     """One kind of command. ``upstream_digest``: 16 bytes over upstream, account and key header.
+    ``decisive``: the fields, in lower case, on which anything about the command depends.
     ``send_key``, ``send_fence``: the field that carries it up, as spelled; ``None`` sends none."""
 
     name: str
@@ -55,6 +56,7 @@ class CompiledCommand:
     fence_from: Template
     fence_limit: int
     recipe: Recipe
+    decisive: frozenset[bytes]
     send_key: bytes | None
     send_fence: bytes | None
     pass_authorization: bool

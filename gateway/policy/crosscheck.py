@@ -20,6 +20,7 @@ __all__ = ["CommandSketch", "Sketch", "across", "sketch", "warnings", "within"]
 Table = Mapping[str, object]
 
 _FENCE = "x-execution-fence"
+_ENTITY = "x-execution-entity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class CommandSketch:
 
     def error(self, field: str, problem: str, mend: str) -> PolicyError:
         return PolicyError(self.file, f"{self.path}.{field}", problem, mend)
+
+    def warning(self, field: str, text: str) -> PolicyWarning:
+        return PolicyWarning(self.file, f"{self.path}.{field}", text)
 
     def ruling(self, field: str) -> object:
         """A field on which commands of one entity must agree, or its default."""
@@ -117,15 +121,39 @@ def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
         if not file.commands:
             yield PolicyWarning(file.file, "commands", "none: every unsafe request is refused")
         for command in file.commands:
-            if command.entity is not None and not command.entity.start:
-                yield PolicyWarning(
-                    command.file,
-                    f"{command.path}.entity",
-                    f"{command.entity.text!r} has no literal start, so it may name another "
-                    'policy\'s entity; begin it with e.g. "invoice:", unless that is meant',
-                )
+            yield from _free_entity(command)
+            yield from _believed_statuses(command)
         for other in files:
             yield from _hidden(file, other)
+
+
+def _free_entity(command: CommandSketch) -> Iterator[PolicyWarning]:
+    if command.entity is None:
+        return
+    if not command.entity.start:
+        yield command.warning(
+            "entity",
+            f"{command.entity.text!r} has no literal start, so it may name another policy's "
+            'entity; begin it with e.g. "invoice:", unless that is meant',
+        )
+    places = command.entity.placeholders
+    if any(place.source == "header" and place.name.lower() == _ENTITY for place in places):
+        yield command.warning(
+            "entity",
+            "is what the caller says in X-Execution-Entity, and nothing compares that with what "
+            "the request acts on; read the path or the body, unless one entity a job is meant",
+        )
+
+
+def _believed_statuses(command: CommandSketch) -> Iterator[PolicyWarning]:
+    listed = _whole(command.table.get("not_executed"))
+    doubtful = sorted({status for status in listed if status >= 500 or status == 408})
+    if doubtful:
+        yield command.warning(
+            "not_executed",
+            f"lists {doubtful}, which an upstream or a proxy before it may also answer after it "
+            "acted; move them to ambiguous, unless yours never does",
+        )
 
 
 def _templates(command: CommandSketch) -> Iterator[PolicyError]:
@@ -270,9 +298,8 @@ def _hidden(outer: Sketch, inner: Sketch) -> Iterator[PolicyWarning]:
         if len(segments) >= len(below) and all(
             own in (None, step) for own, step in zip(segments, below, strict=False)
         ):
-            yield PolicyWarning(
-                command.file,
-                f"{command.path}.match",
+            yield command.warning(
+                "match",
                 f"paths below {inner.mount} go to {inner.file}, never to this command",
             )
 

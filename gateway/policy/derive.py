@@ -1,7 +1,8 @@
 """From a matched request to what admit needs: entity, key, fence and the fingerprint's parts.
 
 Pure. The checks run in the order in which a caller would mend them: request, body, entity, key,
-fence.
+fence. At last those for fields that are not read here and that an upstream may read: alone they
+count as absent, and beside what they resemble the request means two things.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from gateway.core.canonical import Absent, Unreadable, lookup
 from gateway.core.fences import fence_of_json, parse_fence
 from gateway.core.fingerprint import Body, Parts, chosen_headers, fingerprint
-from gateway.core.headers import values
+from gateway.core.headers import folded, nominated, twin, values
 from gateway.core.keys import OWS, Refusal, check_key, parse_key
 from gateway.core.model import Headers
 from gateway.core.problems import ProblemType
@@ -26,7 +27,16 @@ __all__ = ["Derived", "check_passage", "derive"]
 # uvicorn with h11 leaves a fragment in the query.
 _QUERY = re.compile(rb"[!\"$-;=?-~]*")
 
-_OVERRIDES = frozenset({b"x-http-method", b"x-http-method-override", b"x-method-override"})
+_OVERRIDES = {
+    b"x-http-method": "method",
+    b"x-http-method-override": "method",
+    b"x-method-override": "method",
+    b"x-original-url": "path",
+    b"x-rewrite-url": "path",
+}
+
+# Without them the upstream is asked for something else, whatever the templates read.
+_FRAME = frozenset({b"content-length", b"host"})
 
 _FENCE_NAME = "x-execution-fence"
 _FENCE = _FENCE_NAME.encode("ascii")
@@ -55,7 +65,7 @@ def derive(
 ) -> Derived | Refusal:
     """Read the request as its command says. ``raw_path`` and ``raw_query`` as they came."""
     command = match.command
-    refusal = check_passage(headers, raw_query)
+    refusal = check_passage(headers, raw_query) or _check_nominated(command, headers)
     if refusal is not None:
         return refusal
     context = Context(match.variables, raw_query, headers, Body(body, headers, command.recipe.body))
@@ -71,6 +81,9 @@ def derive(
     fence = _fence(command, context)
     if isinstance(fence, Refusal):
         return fence
+    refusal = _check_twins(command, headers)
+    if refusal is not None:
+        return refusal
     chosen = chosen_headers(headers, command.recipe.headers)
     parts = Parts(
         method=method,
@@ -88,21 +101,45 @@ def derive(
 def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
     """Why a request may not pass whatever its policy says; also for what streams through.
 
-    A field that overrides the method would turn a safe request into an unsafe one behind the
-    gateway's back.
+    A field that overrides the method or the path would make another request of it behind the
+    gateway's back, an unsafe one out of a safe one.
     """
     if not _QUERY.fullmatch(raw_query):
         return Refusal(
             "request-invalid", "The query holds a character that must be percent-encoded; do so."
         )
     for name, _ in headers:
-        # CGI-style stacks read an underscore as a dash (RFC 9110 §17.10).
-        if name.lower().replace(b"_", b"-") in _OVERRIDES:
+        changed = _OVERRIDES.get(folded(name))
+        if changed is not None:
             return Refusal(
                 "request-invalid",
-                f"The field {name.decode('latin-1')} changes the method; send that method itself.",
+                f"The field {_shown(name)} changes the {changed}; send that {changed} itself.",
             )
     return None
+
+
+def _check_nominated(command: CompiledCommand, headers: Headers) -> Refusal | None:
+    """A field that ``Connection`` names ends here, so the upstream must not depend on it."""
+    decisive = frozenset(map(folded, command.decisive | _FRAME))
+    for name in sorted(nominated(headers)):
+        if folded(name) in decisive:
+            return Refusal(
+                "request-invalid",
+                f"Connection names {_shown(name)}, without which this would be another request; "
+                "leave the name out.",
+            )
+    return None
+
+
+def _check_twins(command: CompiledCommand, headers: Headers) -> Refusal | None:
+    name = twin(headers, command.decisive)
+    if name is None:
+        return None
+    return Refusal(
+        "request-invalid",
+        f"The field {_shown(name)} may be read as {_shown(folded(name))}, which decides about "
+        "this request; leave it out.",
+    )
 
 
 def _entity(command: CompiledCommand, context: Context) -> str | Refusal:
@@ -194,6 +231,10 @@ def _refusal(
             return Refusal(invalid, f"{what} cannot be derived: {reason}.")
         case Unreadable():
             return _unreadable(rendered)
+
+
+def _shown(name: bytes) -> str:
+    return name[:_SHOWN].decode("latin-1")
 
 
 def _unreadable(body: Unreadable) -> Refusal:

@@ -14,18 +14,22 @@ from urllib.parse import urlsplit
 from pydantic_core import PydanticCustomError
 
 from gateway.core.canonical import parse_pointer
+from gateway.core.headers import folded
 from gateway.policy.matcher import PatternError, check_path, parse_pattern
 from gateway.policy.templates import TemplateError, parse
 
 __all__ = [
     "FIXED",
+    "MAX_KEEP",
     "Address",
     "address",
     "choice",
     "header_name",
+    "keep",
     "mount",
     "pattern",
     "pointer",
+    "sent_name",
     "size",
     "slug",
     "template",
@@ -53,6 +57,14 @@ _UNSETTABLE = frozenset(
         "via",
     }
 )
+
+# A content coding is the command's, the rest is not.
+_UNREADABLE = _UNSETTABLE - {"content-encoding", "via"}
+
+_CREDENTIALS = frozenset({"authorization", "cookie"})
+
+MAX_KEEP = 16 * 2**20
+"""Bytes of a recorded body: what a slow line to the database carries within one statement (2 s)."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]{1,100}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
@@ -154,9 +166,29 @@ def header_name(text: str) -> str:
         raise wrong(
             f"{text!r} is not a usable field name", "use letters, digits and dashes, e.g. X-Trace"
         )
-    if text.lower() in _UNSETTABLE or text.lower().startswith("proxy-"):
+    if _is_of_connection(text, _UNSETTABLE):
         raise wrong(f"{text} belongs to the connection, not to a command", "remove it")
     return text
+
+
+def sent_name(text: str) -> str:
+    """A field name under which the gateway may send a value of its own."""
+    name = _folded(header_name(text))
+    if name in _CREDENTIALS or name == "date" or name.startswith("content-"):
+        raise wrong(
+            f"{text} means something else to every upstream",
+            'use the name that yours documents, e.g. "Idempotency-Key", or a new one',
+        )
+    return text
+
+
+def _is_of_connection(name: str, fixed: frozenset[str]) -> bool:
+    lower = _folded(name)
+    return lower in fixed or lower.startswith("proxy-")
+
+
+def _folded(name: str) -> str:
+    return folded(name.encode("ascii")).decode("ascii")
 
 
 def pattern(text: str) -> str:
@@ -169,12 +201,28 @@ def pattern(text: str) -> str:
 
 
 def template(text: str) -> str:
-    """A template that ``parse`` takes."""
+    """A template that ``parse`` takes, and that reads no field which says nothing about a command
+    or ends at this hop, so that an upstream could not read the same."""
     try:
-        parse(text)
+        parsed = parse(text)
     except TemplateError as error:
         raise wrong(error.problem, error.mend) from None
+    for place in parsed.placeholders:
+        problem = _unreadable(place.name) if place.source == "header" else None
+        if problem is not None:
+            raise wrong(f"{place.text} {problem}", "read the path, the body or another field")
     return text
+
+
+def _unreadable(name: str) -> str | None:
+    lower = _folded(name)
+    if lower in _CREDENTIALS:
+        return "is a credential, which would stand in records and logs"
+    if lower == "date":
+        return "is another at every attempt"
+    if _is_of_connection(name, _UNREADABLE):
+        return "belongs to the connection, not to a command"
+    return None
 
 
 def pointer(text: str) -> str:
@@ -194,6 +242,17 @@ def size(value: object) -> object:
     if match is None:
         raise wrong(f"{value!r} is not a size", 'write e.g. "8 MiB" (B, KiB, MiB or GiB)')
     return int(match[1]) * _UNITS[match[2]]
+
+
+def keep(size: int) -> int:
+    """Bytes of a response body that one statement can record."""
+    if size > MAX_KEEP:
+        raise wrong(
+            "is above 16 MiB, and a recorded body must fit into one statement of 2 s on a slow "
+            "line to the database",
+            'write at most "16 MiB"; a larger response is relayed and not replayed',
+        )
+    return size
 
 
 def choice(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], object]:

@@ -40,8 +40,15 @@ _Size = Annotated[
     BeforeValidator(fields.size, json_schema_input_type=int | str),
     Field(ge=0, le=MAX_BODY),
 ]
+_KeptSize = Annotated[
+    int,
+    BeforeValidator(fields.size, json_schema_input_type=int | str),
+    Field(ge=0, json_schema_extra={"maximum": fields.MAX_KEEP}),
+    AfterValidator(fields.keep),
+]
 _Days = Annotated[int, Field(ge=1, le=MAX_DAYS)]
 _HeaderName = Annotated[str, AfterValidator(fields.header_name)]
+_SentName = Annotated[str, AfterValidator(fields.sent_name)]
 _Template = Annotated[str, AfterValidator(fields.template)]
 
 
@@ -92,11 +99,11 @@ class CommandModel(_Model):
     # Never a 2xx or an interim status: those say that it was executed, or nothing yet.
     not_executed: list[Annotated[int, Field(ge=300, le=599)]] = [401, 407, 421, 425, 429]
     ambiguous: list[Annotated[int, Field(ge=200, le=599)]] = [408, 500, 502, 503, 504]
-    send_key: _HeaderName | None = None
-    send_fence: _HeaderName | None = None
+    send_key: _SentName | None = None
+    send_fence: _SentName | None = None
     pass_authorization: bool = False
     request_limit: _Size = 8 * 2**20
-    keep_limit: _Size = 2**20
+    keep_limit: _KeptSize = 2**20
     fingerprint: FingerprintModel = FingerprintModel()
     retain: RetainModel = RetainModel()
 

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from gateway.core.auth import Principal, Snapshot
 from gateway.core.command import Command
 from gateway.core.fingerprint import key_digest, upstream_key
-from gateway.core.headers import CONTROL, end_to_end, loops, values, without
+from gateway.core.headers import CONTROL, loops, sendable, values
 from gateway.core.keys import Refusal
 from gateway.core.model import Headers
 from gateway.core.prefer import parse_wait
@@ -249,7 +249,7 @@ class Intake:
             if match.command.pass_authorization and not identity.holds_key:
                 withheld -= {b"authorization"}
         dropped = _REPLACED | withheld | {name.lower() for name, _ in ours}
-        kept = without(end_to_end(headers), dropped)
+        kept = sendable(headers, dropped)
         via = (b"via", b"1.1 " + self.pseudonym)
         return ((b"host", upstream.authority), *kept, *ours, via)
 

@@ -148,6 +148,48 @@ def test_a_body_that_says_json_and_is_none(raw: bytes, headers: Headers, mode: B
     assert isinstance(Body(raw, headers, mode).compared(()), Unreadable)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "readable"),
+    [
+        (b"; charset=utf-8", True),
+        (b";charset=UTF-8;v=1", True),
+        (b'; v=1; Charset="Utf-8" ', True),
+        (b"; charset=us-ascii", True),
+        (b"; charset=utf-7", False),
+        (b"; charset=utf-16le", False),
+        (b'; charset="iso-8859-1"', False),
+        (b"; charset=utf-8; charset=utf-8", False),
+        (b"; charset=utf-8; CHARSET=utf-16", False),
+        (b"; charset=utf-8, application/json; charset=utf-16", False),
+        (b"; charset=utf-8x", False),
+        (b"; charset=", False),
+        (b"; charset", False),
+        (b"; charset*=utf-16''x", False),
+        (b'; v=";charset=utf-16"', False),
+        (b'; charset="utf-8', False),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "json", "raw"])
+def test_json_is_utf_8_whatever_a_framework_decodes_by(
+    parameters: bytes, readable: bool, mode: BodyMode
+) -> None:
+    headers = ((b"Content-Type", b"application/json" + parameters),)
+    body = Body(b"{}", headers, mode)
+    assert isinstance(body.document(), Document) == readable
+    assert isinstance(body.compared(()), bytes) == (readable or mode == "raw")
+
+
+def test_two_types_are_none() -> None:
+    body = Body(b"{}", JSON + JSON, "json")
+    assert body.document() == Unreadable("has more than one Content-Type; send one")
+
+
+def test_the_charset_of_what_is_no_json_is_none_of_our_business() -> None:
+    headers = ((b"Content-Type", b"text/plain; charset=utf-16"),)
+    assert Body(b"x", headers, "auto").compared(()) == b"x"
+    assert isinstance(Body(b"{}", headers, "json").compared(()), Unreadable)
+
+
 def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     body = Body(b'{"a":1,"t":2}', JSON, "auto")
     first = body.document()

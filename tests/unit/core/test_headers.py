@@ -11,9 +11,13 @@ from gateway.core.headers import (
     decode_lines,
     encode_lines,
     end_to_end,
+    folded,
     loops,
+    nominated,
     recordable,
     relayable,
+    sendable,
+    twin,
     values,
     without,
 )
@@ -93,6 +97,32 @@ def test_control_fields_are_found_in_any_case() -> None:
 def test_values_are_all_lines_in_order() -> None:
     assert values(KEPT, b"x-tag") == [b"1", b"2"]
     assert values(KEPT, b"absent") == []
+
+
+# Twins (RFC 9110 §17.10).
+
+
+@pytest.mark.parametrize("name", [b"X-Job", b"x-job", b"X_Job", b"X.JOB", b"x~job"])
+def test_one_name_to_stacks_that_make_variables_of_fields(name: bytes) -> None:
+    assert folded(name) == b"x-job"
+    assert sendable(((name, b"1"), *KEPT), frozenset({b"x-job"})) == KEPT
+    found = twin((*KEPT, (name, b"1")), frozenset({b"x-job", b"x-other"}))
+    assert found == (None if name.lower() == b"x-job" else name)
+
+
+def test_another_name_is_no_twin() -> None:
+    fields = tuple((name, b"1") for name in (b"X--Job", b"XJob", b"X-Jobs", b"X-J\xf6b"))
+    assert twin(fields, frozenset({b"x-job"})) is None
+    assert sendable(fields, frozenset({b"x-job"})) == fields
+
+
+@pytest.mark.parametrize(
+    "name", [b"Transfer_Encoding", b"Keep_Alive", b"Proxy_Authorization", b"X_Hop", b"X-Hop"]
+)
+def test_no_twin_of_a_field_of_this_hop_is_sent(name: bytes) -> None:
+    connection = (b"Connection", b"X-Hop, close")
+    assert nominated((connection, *KEPT)) == {b"x-hop", b"close"}
+    assert sendable((connection, (name, b"1"), *KEPT), frozenset()) == KEPT
 
 
 # Loops (RFC 9110 §7.6.3).

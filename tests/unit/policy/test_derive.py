@@ -286,6 +286,77 @@ def test_method_overrides_do_not_pass(charges: Policies) -> None:
     assert check_passage(BASE, b"a=1&b=%20[]{}|^`;+") is None
 
 
+def test_path_overrides_do_not_pass(charges: Policies) -> None:
+    for name in (b"X-Original-URL", b"x-rewrite-url", b"X_Original_Url", b"X_REWRITE_URL"):
+        detail = refused(ask(charges, (*BASE, (name, b"/v1/x"))), "request-invalid")
+        assert "path" in detail
+        assert check_passage(((name, b"/v1/x"),), b"") is not None
+
+
+READS = command(
+    entity="job:{header.X-Job}",
+    more=(
+        "key = '{header.X-Key}'\nfence_from = '{header.X-Lease}'\n"
+        "fingerprint.headers = ['X-Version']"
+    ),
+)
+READ: Headers = ((b"X-Job", b"1"), (b"X-Key", b"k"), (b"X-Lease", b"7"), (b"X-Version", b"2"))
+CONTROL = ["Authorization", "Idempotency-Key", "X-Execution-Fence", "X-Execution-Entity"]
+DECISIVE = [*CONTROL, "Content-Type", "Content-Encoding", *(n.decode() for n, _ in READ)]
+
+
+@pytest.mark.parametrize("name", [*DECISIVE, "Content-Length", "Host"])
+@pytest.mark.parametrize("written", ["{}", "close, {}", ",{} ,te"])
+def test_what_decides_cannot_be_left_at_this_hop(load_text: Load, name: str, written: str) -> None:
+    policies = load_text(policy(READS))
+    for spelled in (name, name.lower(), name.replace("-", "_")):
+        line = (b"connection", written.format(spelled).encode())
+        detail = refused(ask(policies, (line, *READ)), "request-invalid")
+        assert spelled.lower() in detail
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"close", b"keep-alive, Upgrade, HTTP2-Settings", b"TE, X-Hop", b"Prefer, X-Jobs", b""],
+)
+def test_anything_else_may_end_at_this_hop(load_text: Load, value: bytes) -> None:
+    assert derived(ask(load_text(policy(READS)), ((b"Connection", value), *READ))).entity == "job:1"
+
+
+@pytest.mark.parametrize("name", [name for name in DECISIVE if "-" in name])
+@pytest.mark.parametrize("other", ["_", "."])
+def test_a_twin_of_what_decides_is_refused(load_text: Load, name: str, other: str) -> None:
+    policies = load_text(policy(READS))
+    twin = name.replace("-", other)
+    detail = refused(ask(policies, (*READ, (twin.encode(), b"2"))), "request-invalid")
+    assert f"{twin} may be read as {name.lower()}" in detail
+
+
+@pytest.mark.parametrize("mode", ["optional", "off"])
+def test_a_lone_twin_is_not_taken_for_no_fence(load_text: Load, mode: str) -> None:
+    policies = load_text(policy(command(more=f"fence = '{mode}'")))
+    refused(ask(policies, (*with_fence(), (b"X_Execution_Fence", b"41"))), "request-invalid")
+
+
+def test_other_underscores_pass(charges: Policies) -> None:
+    derived(ask(charges, (*BASE, (b"X_Trace", b"1"), (b"X_Job", b"2"))))
+
+
+@pytest.mark.parametrize("body", ["auto", "json", "raw"])
+def test_a_body_in_another_charset_names_no_entity(load_text: Load, body: str) -> None:
+    text = command("POST /v1/cases", "customer:{body./id}", "case", f"fingerprint.body = '{body}'")
+    policies = load_text(policy(text))
+
+    def asked(content_type: bytes) -> Derived | Refusal:
+        headers = (*lacking(b"Content-Type"), (b"Content-Type", content_type))
+        return ask(policies, headers, b"/pay/v1/cases", body=b'{"id":"+AGE-"}')
+
+    assert derived(asked(b'application/json; charset="UTF-8"')).entity == "customer:+AGE-"
+    for charset in (b"utf-7", b"utf-8; charset=utf-7"):
+        detail = refused(asked(b"application/json; charset=" + charset), "body-unreadable")
+        assert "charset=utf-8" in detail
+
+
 def test_another_rule_version_is_another_fingerprint(charges: Policies) -> None:
     result = derived(ask(charges))
     other = replace(result, parts=replace(result.parts, version=b"x" * 8))

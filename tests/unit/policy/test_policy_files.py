@@ -127,11 +127,31 @@ def test_all_files_are_reported_and_syntax_errors_name_the_line(errors_of: Error
         ("request_limit = '8 MB'", "request_limit", "is not a size"),
         ("request_limit = '1 GiB'", "request_limit", "at most"),
         ("keep_limit = -1", "keep_limit", "at least 0"),
+        ("keep_limit = '17 MiB'", "keep_limit", "one statement of 2 s"),
+        ("keep_limit = 16777217", "keep_limit", 'write at most "16 MiB"'),
+        ("keep_limit = '16 MB'", "keep_limit", "is not a size"),
         ("not_executed = [200]", "not_executed[0]", "at least 300"),
         ("not_executed = 401", "not_executed", "in [brackets]"),
         ("not_executed = [500]", "ambiguous", "shares [500] with not_executed"),
         ("send_key = 'Content-Length'", "send_key", "belongs to the connection"),
         ("send_key = 'Idempotency_Key'", "send_key", "not a usable field name"),
+        ("send_key = 'Connection'", "send_key", "belongs to the connection"),
+        ("send_key = 'Via'", "send_key", "belongs to the connection"),
+        ("send_key = 'Proxy-Key'", "send_key", "belongs to the connection"),
+        ("send_fence = 'Transfer.Encoding'", "send_fence", "belongs to the connection"),
+        ("send_fence = 'host'", "send_fence", "belongs to the connection"),
+        ("send_fence = 'Date'", "send_fence", "means something else"),
+        ("send_fence = 'Content-MD5'", "send_fence", "means something else"),
+        ("send_key = 'authorization'", "send_key", "means something else"),
+        ("send_key = 'Cookie'", "send_key", "means something else"),
+        ("key = '{header.Authorization}'", "key", "{header.Authorization} is a credential"),
+        ("key = 'a:{path.account}:{header.cookie}'", "key", "is a credential"),
+        ("key = '{header.Date}'", "key", "is another at every attempt"),
+        ("fence_from = '{header.Host}'", "fence_from", "belongs to the connection"),
+        ("fence_from = '{header.Content-Length}'", "fence_from", "belongs to the connection"),
+        ("key = '{header.Connection}'", "key", "belongs to the connection"),
+        ("key = '{header.Transfer-Encoding}'", "key", "belongs to the connection"),
+        ("key = '{header.Proxy-User}'", "key", "read the path, the body or another field"),
         ("send_key = 'X-K'\nsend_fence = 'x-k'", "send_fence", "is send_key too"),
         ("key = 'all-the-same'", "key", "all but the first would be replays"),
         ("key = '{path.nobody}'", "key", "not a variable of match"),
@@ -325,9 +345,41 @@ def test_commands_of_one_entity_agree(errors_of: Errors) -> None:
 
 
 def test_an_entity_without_a_literal_start_is_a_warning(load_text: Load) -> None:
-    text = policy(command(entity="{header.X-Execution-Entity}"), command("PUT /x", "x:1", "x"))
+    text = policy(command(entity="{header.X-Job}"), command("PUT /x", "x:1", "x"))
     (warning,) = load_text(text).warnings
     assert str(warning).startswith("payments.toml: commands[0].entity: ")
+
+
+def test_an_entity_that_the_caller_names_is_a_warning(load_text: Load) -> None:
+    (warning,) = load_text(policy(command(entity="job:{header.x-execution-entity}"))).warnings
+    assert str(warning).startswith("payments.toml: commands[0].entity: is what the caller says")
+
+
+def test_an_entity_reads_no_credential(errors_of: Errors) -> None:
+    (error,) = errors_of(policy(command(entity="user:{header.Authorization}")))
+    assert error.startswith("payments.toml: commands[0].entity: {header.Authorization} is a cred")
+
+
+@pytest.mark.parametrize(
+    ("more", "listed"),
+    [
+        ("not_executed = [503, 429]", "[503]"),
+        ("not_executed = [599, 408]\nambiguous = [502]", "[408, 599]"),
+        ("not_executed = [409, 499]", None),
+    ],
+)
+def test_a_status_that_may_come_after_the_effect_is_a_warning(
+    load_text: Load, more: str, listed: str | None
+) -> None:
+    more += "" if "ambiguous" in more else "\nambiguous = [502]"
+    found = [str(warning) for warning in load_text(policy(command(more=more))).warnings]
+    assert len(found) == (listed is not None)
+    assert all(f"commands[0].not_executed: lists {listed}, " in each for each in found)
+
+
+def test_the_most_that_can_be_kept(load_text: Load) -> None:
+    (charge,) = load_text(policy(command(more="keep_limit = '16 MiB'"))).commands()
+    assert charge.rules.keep_limit == 16 * 2**20
 
 
 def test_a_hidden_command_and_an_empty_policy_are_warnings(load_text: Load) -> None:
