@@ -139,7 +139,7 @@ def _reset(connection: Any) -> None:
     raw = connection._con
     if raw is None:
         return  # asyncpg has given it up already, and its proxy now raises whatever it is asked
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # uvloop: a closed socket's number is -1
         sock = raw._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     raw.terminate()

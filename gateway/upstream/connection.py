@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
         whole, minutes later."""
         sock = self._transport.get_extra_info("socket")
         if sock is not None:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # uvloop: a closed socket's number is -1
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
@@ -422,6 +422,6 @@ def _unsent(transport: asyncio.Transport) -> bool:
         return False
     try:
         answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:
+    except (OSError, ValueError):
         return False
     return answer != bytes(4)
