@@ -113,7 +113,8 @@ class Gateway:
         """From now on nothing new is admitted, and waiting callers are answered at once."""
         if self.room.closing:
             return
-        log.event("draining", attempts=len(self._endpoint.running))
+        if self._poll is not None:
+            log.event("draining", attempts=len(self._endpoint.running))
         self._drained_by = now_s() + self.settings.drain_s
         self.room.close()
 
@@ -123,17 +124,18 @@ class Gateway:
         left = 0
         for tasks in (self._endpoint.running, self._background):
             left += await tasks.drain(max(self._drained_by - now_s(), 0))
-        if left:
-            log.event("left_to_time", level="warning", attempts=left)
+        if left or len(self._late):
+            # Late answers are read on only while the process lives; the drain does not wait for them.
+            log.event("left_to_time", level="warning", attempts=left, late=len(self._late))
         for tasks in (self._endpoint.running, self._background, self._late):
             await tasks.cancel()
-        if self._poll is not None:
-            self._poll.cancel()
         await self.keys.stop()
         for client in (*self._clients.values(), *self._passages.values()):
             await client.close()
         await self._database.close()
-        log.event("stopped")
+        if self._poll is not None:
+            self._poll.cancel()
+            log.event("stopped")
 
     async def _audit(self, refused: Refused) -> Problem | None:
         """Record an entity mismatch; a problem where the evidence cannot be kept."""

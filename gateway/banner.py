@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from gateway import __version__
@@ -16,10 +17,13 @@ __all__ = ["banner"]
 Tree = dict[str, "Tree | str | int"]
 
 
-def banner(url: str, dsn: str, policies: Policies, *, embedded: bool, authenticated: bool) -> str:
-    """The text that ``serve`` prints once it listens on ``url``; no secret is in it."""
+def banner(
+    url: str, dsn: str, policies: Policies, *, data_dir: Path | None, authenticated: bool
+) -> str:
+    """The text that ``serve`` prints once it listens on ``url``; no secret is in it. ``data_dir``:
+    where the embedded database lies, if it is one."""
     address = urlsplit(dsn)
-    source = "embedded" if embedded else "FENCEGATE_DATABASE_URL"
+    source = f"embedded, in {data_dir.absolute()}" if data_dir else "FENCEGATE_DATABASE_URL"
     callers = (
         "need a gateway key"
         if authenticated
@@ -33,7 +37,7 @@ def banner(url: str, dsn: str, policies: Policies, *, embedded: bool, authentica
             f"  callers   {callers}",
             *(f"  policy    {line}" for line in policies.describe()),
             *(f"  warning   {warning}" for warning in policies.warnings),
-            "Try it:",
+            "A request that its first command takes (this is a real one to the upstream):",
             "  " + (_curl(url, commands[0], authenticated) if commands else f"curl {url}/readyz"),
         ]
     )

@@ -72,7 +72,7 @@ async def _serve(settings: Settings, policies: Policies, dsn: str, host: str, po
                 _url(listener),
                 dsn,
                 policies,
-                embedded=settings.database_url is None,
+                data_dir=settings.data_dir if settings.database_url is None else None,
                 authenticated=authenticated,
             ),
             flush=True,
@@ -176,7 +176,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigurationError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+            f"cannot listen on {host} port {port}: {error.strerror}; choose others with --host, --port"
         ) from error
     listener.listen(_BACKLOG)
     listener.set_inheritable(True)
