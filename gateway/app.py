@@ -125,7 +125,7 @@ class Gateway:
         for tasks in (self._endpoint.running, self._background):
             left += await tasks.drain(max(self._drained_by - now_s(), 0))
         if left or len(self._late):
-            # Late answers are read on only while the process lives; the drain does not wait for them.
+            # Late answers are read only while the process lives; the drain does not wait for them.
             log.event("left_to_time", level="warning", attempts=left, late=len(self._late))
         for tasks in (self._endpoint.running, self._background, self._late):
             await tasks.cancel()

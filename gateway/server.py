@@ -176,7 +176,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigurationError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose others with --host, --port"
+            f"cannot listen on {host} port {port}: {error.strerror}; "
+            "choose others with --host, --port"
         ) from error
     listener.listen(_BACKLOG)
     listener.set_inheritable(True)
