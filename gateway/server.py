@@ -60,7 +60,7 @@ async def _serve(settings: Settings, policies: Policies, dsn: str, host: str, po
         if not authenticated and not _is_loopback(host):
             raise ConfigurationError(
                 f"without gateway keys it serves loopback only, not {host}; make one first: "
-                "fencegate keys add --tenant TENANT --name NAME"
+                "fencegate keys add --tenant default --name NAME"
             )
         listener = _listen(host, port)
     except BaseException:

@@ -10,15 +10,17 @@ from typing import assert_never
 from uuid import UUID
 
 from gateway.cli import detail
-from gateway.cli.database import on_database
+from gateway.cli.database import check_tenant, no_tenant, on_database
 from gateway.cli.options import (
     Subparsers,
     add_command,
     add_format,
+    add_group,
     add_limit,
     add_operator,
     key,
     operator_name,
+    reason,
     text,
 )
 from gateway.cli.rows import Cells, Writer, conclude
@@ -38,6 +40,7 @@ from gateway.store.operator import (
     Resolved,
     TooEarly,
     find,
+    holders,
     list_commands,
     resolve,
     trail,
@@ -57,9 +60,14 @@ _FULL = (
 
 
 def register(subparsers: Subparsers) -> None:
-    group = subparsers.add_parser(
-        "commands", help="list, show and resolve commands"
-    ).add_subparsers(metavar="COMMAND", required=True)
+    group = add_group(
+        subparsers,
+        "commands",
+        summary="list, show and resolve commands",
+        details="A command is a request that the gateway admitted under its idempotency key. One\n"
+        "whose outcome is unknown holds its entity until `resolve` says what became of it.",
+        example="fencegate commands list --state unknown",
+    )
     _register_list(group)
     show = add_command(
         group,
@@ -87,7 +95,7 @@ def register(subparsers: Subparsers) -> None:
     verdict = decide.add_mutually_exclusive_group(required=True)
     verdict.add_argument("--executed", action="store_true", help="the upstream did it")
     verdict.add_argument("--not-executed", action="store_true", help="the upstream did not")
-    decide.add_argument("--reason", type=text, required=True, help="how that is known")
+    decide.add_argument("--reason", type=reason, required=True, help="how that is known")
     decide.add_argument(
         "--attempt",
         type=_uuid,
@@ -146,6 +154,7 @@ def _list(options: argparse.Namespace) -> int:
     people = options.format == "table"
 
     async def work(database: Database) -> int:
+        await check_tenant(database, options.tenant)
         writer = Writer(options.format, _COLUMNS if people else _FULL)
         async for info in list_commands(database, wanted):
             writer.add(_brief(info) if people else _full(info))
@@ -160,13 +169,13 @@ def _show(options: argparse.Namespace) -> int:
         found = await find(database, options.tenant, key=options.key, digest=options.digest)
         if isinstance(found, Missing) and options.key is not None:
             rows = await trail(database, options.tenant, options.key)
-            _complain(_absent(found, options))
+            _complain(await _absent(database, found, options))
             if rows and options.format == "text":
                 print("its audit:")
                 detail.print_trail(rows)
             return 1
         if not isinstance(found, CommandDetail):
-            return _complain(_absent(found, options))
+            return _complain(await _absent(database, found, options))
         rows = await trail(database, options.tenant, found.info.key)
         if options.format == "json":
             detail.print_json(found, rows)
@@ -181,7 +190,7 @@ def _resolve(options: argparse.Namespace) -> int:
     async def work(database: Database) -> int:
         found = await find(database, options.tenant, key=options.key, digest=options.digest)
         if not isinstance(found, CommandDetail):
-            return _complain(_absent(found, options))
+            return _complain(await _absent(database, found, options))
         result = await resolve(
             database,
             found.info,
@@ -204,11 +213,20 @@ def _complain(said: str) -> int:
     return 1
 
 
-def _absent(found: NoTenant | Missing | Ambiguous, options: argparse.Namespace) -> str:
+async def _absent(
+    database: Database, found: NoTenant | Missing | Ambiguous, options: argparse.Namespace
+) -> str:
     match found:
         case NoTenant(name):
-            return f"there is no tenant {one_line(name)!r}; name another one with --tenant"
+            return no_tenant(name)
         case Missing():
+            elsewhere = [] if options.key is None else await holders(database, options.key)
+            if elsewhere:
+                return (
+                    f"tenant {one_line(options.tenant)} has no such command, but a command of that "
+                    f"key stands under {', '.join(elsewhere)}; if you mean it, add --tenant "
+                    + (elsewhere[0] if len(elsewhere) == 1 else "and one of them")
+                )
             return (
                 f"tenant {one_line(options.tenant)} has no such command: it was never admitted, "
                 "its key was given back, or it is forgotten; see: fencegate commands list"

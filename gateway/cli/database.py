@@ -11,29 +11,40 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
+from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
+from gateway.observe.text import one_line
 from gateway.settings import Settings, load_settings
 from gateway.store.database import Database
 from gateway.store.embedded import Cluster, attach, start
 from gateway.store.migrations import Current
-from gateway.store.session import is_shared, migrate_database, schema_status
+from gateway.store.session import is_shared, schema_status
+from gateway.store.tenants import list_tenants
 
-__all__ = ["on_database", "operator_dsn"]
+__all__ = ["check_tenant", "has_embedded", "no_tenant", "on_database", "operator_dsn"]
 
 T = TypeVar("T")
 
 
-def on_database(work: Callable[[Database], Awaitable[T]], *, create: bool = False) -> T:
+def on_database(work: Callable[[Database], Awaitable[T]]) -> T:
     """Run ``work`` on the operator's database, once its schema is known to be this release's.
 
-    ``create``: an embedded database is made and migrated where there is none yet. Raises
+    Never makes one: in a wrong folder that would answer for another database. Raises
     ``ConfigurationError``, ``StoreUnavailable`` and what ``work`` raises.
     """
     settings = load_settings()
-    with operator_dsn(settings, create=create) as dsn:
-        if create and settings.database_url is None:
-            asyncio.run(migrate_database(dsn))
+    with operator_dsn(settings, create=False) as dsn:
         return asyncio.run(_use(settings, dsn, work))
+
+
+async def check_tenant(database: Database, name: str | None) -> None:
+    """Raise ``FencegateError`` where a tenant is named (not ``None``) and there is none of it."""
+    if name is not None and all(each.name != name for each in await list_tenants(database)):
+        raise FencegateError(no_tenant(name))
+
+
+def no_tenant(name: str) -> str:
+    """What to tell whoever names a tenant that does not exist."""
+    return f"there is no tenant {one_line(name)!r}; name another one with --tenant"
 
 
 @contextmanager
@@ -53,14 +64,21 @@ def operator_dsn(settings: Settings, *, create: bool) -> Iterator[str]:
             cluster.stop()
 
 
+def has_embedded(settings: Settings) -> bool:
+    """Whether the data folder holds an embedded database."""
+    return (settings.data_dir / "pgdata").is_dir()
+
+
 def _cluster(settings: Settings, create: bool) -> Cluster:
     running = attach(settings.data_dir)
     if running is not None:
         return running
-    if not create and not (settings.data_dir / "pgdata").is_dir():
+    if not create and not has_embedded(settings):
         raise ConfigurationError(
-            f"there is no database: FENCEGATE_DATABASE_URL is not set and {settings.data_dir} "
-            "holds no embedded one; set it, or name the folder in FENCEGATE_DATA_DIR"
+            f"there is no database: FENCEGATE_DATABASE_URL is not set and "
+            f"{settings.data_dir.absolute()} holds no embedded one; go to the folder where the "
+            "gateway runs, or set FENCEGATE_DATA_DIR or FENCEGATE_DATABASE_URL, or make one there: "
+            "fencegate migrate"
         )
     return start(settings.data_dir, bin_dir=settings.postgres_bin)
 

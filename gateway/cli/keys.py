@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gateway.cli.database import on_database
+from gateway.cli.database import check_tenant, on_database
 from gateway.cli.options import (
     Subparsers,
     add_command,
     add_format,
+    add_group,
     add_operator,
     operator_name,
     text,
@@ -27,19 +28,31 @@ _COLUMNS = ("key_id", "tenant", "name", "created_at", "revoked_at")
 
 
 def register(subparsers: Subparsers) -> None:
-    group = subparsers.add_parser(
-        "keys", help="make, list and revoke the keys that callers authenticate with"
-    ).add_subparsers(metavar="COMMAND", required=True)
+    group = add_group(
+        subparsers,
+        "keys",
+        summary="make, list and revoke the keys that callers authenticate with",
+        details="Until the first key exists nobody is asked for one, only loopback is served, and\n"
+        "callers belong to the tenant default. Tenants share nothing.",
+        example="fencegate keys add --tenant default --name invoice-worker",
+    )
     add = add_command(
         group,
         "add",
         _add,
         summary="make a key and print its token, this once",
         details="The token goes to standard output, alone. Only a digest of it is kept. Once a\n"
-        "key exists, callers without one are refused (within 5 s).",
-        example="fencegate keys add --tenant billing --name invoice-worker",
+        "key exists, callers without one are refused (within 5 s). What was sent before the\n"
+        "first key is on record under the tenant default: callers that retry it need a key of\n"
+        "that tenant, since under any other it would be sent again.",
+        example="fencegate keys add --tenant default --name invoice-worker",
     )
     add.add_argument("--tenant", type=text, required=True, help="made if it does not exist yet")
+    add.add_argument(
+        "--apart",
+        action="store_true",
+        help="go on although the tenant default has commands that this tenant will not see",
+    )
     add.add_argument("--name", type=text, required=True, help="the caller, as logs and audit say")
     add_operator(add)
     listing = add_command(
@@ -66,9 +79,15 @@ def register(subparsers: Subparsers) -> None:
 
 def _add(options: argparse.Namespace) -> int:
     async def work(database: Database) -> str:
-        return await add_key(database, options.tenant, options.name, by=operator_name(options))
+        return await add_key(
+            database,
+            options.tenant,
+            options.name,
+            by=operator_name(options),
+            apart=options.apart,
+        )
 
-    token = on_database(work, create=True)
+    token = on_database(work)
     print(token, flush=True)
     print(
         f"This is the only time the token is shown. {one_line(options.name)} sends it as\n"
@@ -80,11 +99,16 @@ def _add(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     async def work(database: Database) -> None:
+        await check_tenant(database, options.tenant)
         writer = Writer(options.format, _COLUMNS)
         for key in await list_keys(database, options.tenant):
             writer.add(_cells(key))
         if writer.close() == 0 and options.format == "table":
-            print("no key exists; the gateway serves loopback only, without authentication")
+            print(
+                f"tenant {options.tenant} never had a key"
+                if options.tenant
+                else "no key exists; the gateway serves loopback only, without authentication"
+            )
 
     on_database(work)
     return 0
@@ -92,6 +116,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _revoke(options: argparse.Namespace) -> int:
     async def work(database: Database) -> int:
+        await check_tenant(database, options.tenant)
         key = _pick(await list_keys(database, options.tenant), options.key_id)
         if isinstance(key, str):
             print(f"fencegate: {key}", file=sys.stderr)

@@ -34,7 +34,12 @@ example:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the program's name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["help"]:  # `fencegate help keys add` is `fencegate keys add --help`
+        arguments = [*arguments[1:], "--help"]
     try:
+        if not arguments:
+            _parser().print_help(sys.stderr)
+            return 2
         if arguments[:1] == ["demo"]:  # it has options of its own, its --help included
             code = server.demo(arguments[1:])
         else:
@@ -86,4 +91,5 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in (server, schema, keys, commands, audit):
         module.register(subparsers)
+    subparsers.add_parser("help", help="show this, or the help of the command behind it")
     return parser

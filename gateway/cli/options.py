@@ -20,11 +20,13 @@ __all__ = [
     "Subparsers",
     "add_command",
     "add_format",
+    "add_group",
     "add_limit",
     "add_operator",
     "key",
     "moment",
     "operator_name",
+    "reason",
     "text",
 ]
 
@@ -69,6 +71,19 @@ def add_command(
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def add_group(
+    subparsers: Subparsers, name: str, *, summary: str, details: str, example: str
+) -> Subparsers:
+    """The place for the commands of a group, with its help: a sentence, details and an example."""
+    return subparsers.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[:1].upper()}{summary[1:]}.\n{details}",
+        epilog=f"example:\n  {example}",
+        formatter_class=EXAMPLE_STYLE,
+    ).add_subparsers(metavar="COMMAND", required=True)
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -119,6 +134,14 @@ def text(value: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError("is not UTF-8") from None
     return stripped
+
+
+def reason(value: str) -> str:
+    """A text that says something: not the placeholder of a line that was pasted unchanged."""
+    given = text(value)
+    if given.strip("\"'<>…. ").upper() in ("", "REASON"):
+        raise argparse.ArgumentTypeError(f"{given!r} is no reason; say how that is known")
+    return given
 
 
 def key(value: str) -> str:

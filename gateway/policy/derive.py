@@ -187,7 +187,8 @@ def _fence(command: CompiledCommand, context: Context) -> int | Refusal | None:
     if fence is None and mode == "required":
         return Refusal(
             "fence-required",
-            f"Send the fence of your lease as {command.fence_from.text}; this policy requires one.",
+            f"Send the fence of your lease in {command.fence_from.placeholders[0].place}; this "
+            "policy requires one.",
         )
     return fence
 
@@ -205,7 +206,7 @@ def _read_fence(command: CompiledCommand, context: Context) -> int | Refusal | N
         # A caller that believes to be fenced by its field must not go unfenced, or by another.
         return Refusal(
             "fence-invalid",
-            f"The fence in {place.text}, where this policy looks, is not the one in "
+            f"The fence in {place.place}, where this policy looks, is not the one in "
             "X-Execution-Fence; send the same in both, or leave that field out.",
         )
     return fence

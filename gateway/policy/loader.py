@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -30,18 +32,17 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
 
     ``env`` fills ``${NAME}`` in ``upstream_headers``.
     """
+    shown = str(directory.absolute())
+    if directory.is_file():
+        raise PolicyErrors([PolicyError(shown, "", "is a file", "name its folder")])
     if not directory.is_dir():
         raise PolicyErrors(
-            [PolicyError(str(directory), "", "is not a folder", "create it, or name another one")]
+            [PolicyError(shown, "", "is not a folder", "create it, or name another one")]
         )
     files = sorted(path for path in directory.glob("*.toml") if _is_policy(path))
     if not files:
         raise PolicyErrors(
-            [
-                PolicyError(
-                    str(directory), "", "holds no policy file", "add one file per upstream: *.toml"
-                )
-            ]
+            [PolicyError(shown, "", "holds no policy file", "add one file per upstream: *.toml")]
         )
     errors: list[PolicyError] = []
     sketches: list[crosscheck.Sketch] = []
@@ -95,7 +96,18 @@ def _model(file: str, table: dict[str, object]) -> schema.PolicyModel | list[Pol
     try:
         return schema.PolicyModel.model_validate(table)
     except ValidationError as error:
-        return list(schema.mistakes(file, error))
+        return [_misplaced(each) for each in schema.mistakes(file, error)]
+
+
+def _misplaced(error: PolicyError) -> PolicyError:
+    """``error``, with the place of a command's field that is written above the commands."""
+    if error.problem != "is not a field":
+        return error
+    fields = [*schema.PolicyModel.model_fields, *schema.CommandModel.model_fields]
+    close = get_close_matches(error.path, fields, n=1)  # a deeper path resembles none
+    if not close or close[0] in schema.PolicyModel.model_fields:
+        return error
+    return replace(error, mend=f"write {close[0]} inside [[commands]]")
 
 
 def _ca_file(path: Path, value: object) -> Iterator[PolicyError]:

@@ -70,6 +70,19 @@ class Placeholder:
     def text(self) -> str:
         return f"{{{self.source}.{self.name}}}"
 
+    @property
+    def place(self) -> str:
+        """Where the value stands, for callers, who know no templates."""
+        match self.source:
+            case "path":
+                return f"the path variable {self.name}"
+            case "header":
+                return f"the field {self.name}"
+            case "query":
+                return f"the query parameter {self.name}"
+            case "body":
+                return f"the body member {self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Template:

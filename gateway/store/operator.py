@@ -34,6 +34,7 @@ __all__ = [
     "Resolved",
     "TooEarly",
     "find",
+    "holders",
     "list_commands",
     "resolve",
     "trail",
@@ -44,6 +45,9 @@ _SQL = load("operator")
 _PAGE = 500
 _TRAIL = 100
 """Audit rows shown beside one command."""
+
+_HOLDERS = 10
+"""Tenants named to somebody who looks under the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,19 @@ async def find(
     if len(rows) > 1:
         return Ambiguous(tuple(row["key"] for row in rows))
     return _detail(tenant, rows[0])
+
+
+async def holders(database: Database, key: str) -> list[str]:
+    """Some of the tenants that have a command of that key. Raises ``StoreUnavailable``."""
+    tenants = await list_tenants(database)
+    rows = await read(
+        database,
+        _SQL["holders"],
+        [each.number for each in tenants],
+        [key_digest(each.salt, key) for each in tenants],
+        _HOLDERS,
+    )
+    return [row["name"] for row in rows]
 
 
 async def trail(database: Database, tenant_name: str, key: str) -> Sequence[audit.Row]:

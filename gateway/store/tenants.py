@@ -18,7 +18,7 @@ from uuid import uuid4
 import asyncpg
 
 from gateway.core.auth import CallerKey, Principal, Snapshot, Token, format_token
-from gateway.errors import ConfigurationError
+from gateway.errors import ConfigurationError, FencegateError
 from gateway.store.database import Database
 from gateway.store.queries import load
 from gateway.store.session import read
@@ -26,6 +26,7 @@ from gateway.store.session import read
 __all__ = [
     "OPERATOR",
     "KeyInfo",
+    "LeftBehind",
     "Tenant",
     "add_key",
     "list_keys",
@@ -45,6 +46,14 @@ _PRINCIPAL_LIMIT = 100
 _ID_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without what looks alike: i l o 0 1
 _ID_LENGTH = 10  # 31^10 ids: a clash within a tenant is not seen in practice, and is retried
 _TRIES = 3
+
+
+_COUNTED = 10_000
+"""Commands that are counted before they are called many."""
+
+
+class LeftBehind(FencegateError):
+    """Callers without a key would leave what is on record under the tenant ``default``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +77,21 @@ class Tenant:
     salt: bytes
 
 
-async def add_key(database: Database, tenant_name: str, principal: str, *, by: str) -> str:
+async def add_key(
+    database: Database, tenant_name: str, principal: str, *, by: str, apart: bool = False
+) -> str:
     """Make a key for ``principal`` and return its token, which exists nowhere else.
 
     Makes the tenant if it is missing. ``by``: the operator's name. Raises ``ConfigurationError``
-    for a name that cannot be used, ``StoreUnavailable``, and ``AnswerLost`` where a key may have
-    been made whose token nobody knows (`list_keys` shows it, `revoke_key` ends it).
+    for a name that cannot be used, ``LeftBehind`` (unless ``apart``) where a tenant's first key
+    would part callers from what they did under ``default``, ``StoreUnavailable``, and
+    ``AnswerLost`` where a key may have been made whose token nobody knows (`list_keys` shows it,
+    `revoke_key` ends it).
     """
     _check_tenant(tenant_name)
     _check_principal(principal)
+    if not apart:
+        await _check_left_behind(database, tenant_name)
     for _ in range(_TRIES):
         await database.fetch(_SQL["ensure_tenant"], tenant_name)
         key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
@@ -134,6 +149,20 @@ def _snapshot(rows: Sequence[asyncpg.Record]) -> Snapshot:
             principal = Principal(tenant, row["principal"], name, salt, row["key_id"])
             keys[tenant, row["key_id"]] = CallerKey(principal, row["secret_digest"])
     return Snapshot(keys, None if ever else anonymous)
+
+
+async def _check_left_behind(database: Database, tenant_name: str) -> None:
+    rows = await read(database, _SQL["left_behind"], tenant_name, _COUNTED + 1)
+    if not rows or not (rows[0]["commands"] or rows[0]["entities"]):
+        return
+    count = rows[0]["commands"]
+    commands = f"more than {_COUNTED}" if count > _COUNTED else f"{count}"
+    raise LeftBehind(
+        f"{commands} command{'' if count == 1 else 's'} and the entities' fences stand under the "
+        f"tenant default, which {tenant_name} does not see: a retry with a key of {tenant_name} is "
+        "a new command and would be sent again; use --tenant default, so that callers keep what "
+        "they did, or add --apart to go on knowingly"
+    )
 
 
 def _check_tenant(name: str) -> None:

@@ -31,7 +31,7 @@ from tests.kit.operating import (
 
 READS = [["keys", "list"], ["audit"], ["commands", "list"], ["commands", "show", "k-1"]]
 WRITES = [
-    ["keys", "add", "--tenant", "billing", "--name", "worker"],
+    ["keys", "add", "--tenant", "billing", "--name", "worker", "--apart"],
     ["commands", "resolve", "k-1", "--executed", "--reason", "x"],
 ]
 
@@ -121,19 +121,27 @@ def test_migrate_says_what_it_applied_and_can_be_repeated(empty_database: str) -
 # --- the embedded database -------------------------------------------------------------------
 
 
-def test_without_any_database_nothing_is_made_by_looking(tmp_path: Path) -> None:
-    for argv in READS:
-        refused(fencegate(*argv, cwd=tmp_path), 2, "FENCEGATE_DATABASE_URL", "FENCEGATE_DATA_DIR")
+@pytest.mark.parametrize("argv", [*READS, *WRITES])
+def test_without_any_database_none_is_made(tmp_path: Path, argv: list[str]) -> None:
+    """A wrong folder must not answer for another database; the message says which was looked in."""
+    ways = ("FENCEGATE_DATABASE_URL", "FENCEGATE_DATA_DIR", "fencegate migrate")
+    refused(fencegate(*argv, cwd=tmp_path), 2, str(tmp_path / ".fencegate"), *ways)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_first_key_makes_the_embedded_database_and_leaves_no_server(tmp_path: Path) -> None:
-    env = {"FENCEGATE_DATA_DIR": str(tmp_path / "db")}
-    made = fencegate("keys", "add", "--tenant", "billing", "--name", "worker", env=env)
+def test_migrate_makes_the_embedded_database_and_leaves_no_server(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    env = {"FENCEGATE_DATA_DIR": "db"}
+    made = fencegate("migrate", env=env, cwd=tmp_path)
     assert made.code == 0, made.err
-    assert attach(tmp_path / "db") is None
-    assert "worker" in fencegate("keys", "list", env=env).out
-    assert attach(tmp_path / "db") is None
+    assert made.out.startswith(f"made an embedded database in {folder}\n")
+    assert attach(folder) is None
+    again = fencegate("migrate", env=env, cwd=tmp_path)
+    assert again.out == f"the database schema is current (embedded, in {folder})\n"
+    key = fencegate("keys", "add", "--tenant", "x", "--name", "worker", env=env, cwd=tmp_path)
+    assert key.code == 0, key.err
+    assert "worker" in fencegate("keys", "list", env=env, cwd=tmp_path).out
+    assert attach(folder) is None
 
 
 def test_a_running_embedded_server_is_used_and_left_running(tmp_path: Path) -> None:
@@ -172,6 +180,37 @@ def test_a_key_from_its_making_to_its_end(database: str) -> None:
     again = fencegate("keys", "revoke", token, dsn=database)
     assert (again.code, again.out.endswith("was revoked before\n")) == (0, True)
     assert "operator:ann" in fencegate("audit", "--event", "operator", dsn=database).out
+
+
+def test_a_first_key_does_not_part_callers_from_what_they_did(database: str) -> None:
+    add = ("keys", "add", "--name", "worker", "--tenant")
+    unknown(database, "k-1", entity="invoice:1")
+    settled(database, "k-2", entity="invoice:2")
+    done = fencegate(*add, "billing", dsn=database)
+    refused(done, 1, "2 commands", "new command", "--tenant default", "--apart")
+    assert tenants(database) == ["default"]
+    refused(fencegate(*add, "Big Bill", dsn=database), 2, "cannot name a tenant")
+    assert fencegate(*add, "billing", "--apart", dsn=database).code == 0
+    assert fencegate(*add, "billing", dsn=database).code == 0  # that was decided with its first
+    refused(fencegate(*add, "support", dsn=database), 1, "--apart")
+    assert fencegate(*add, "default", dsn=database).code == 0
+    assert fencegate(*add, "support", dsn=database).code == 0
+
+
+def tenants(dsn: str) -> list[str]:
+    rows = with_connection(dsn, lambda conn: conn.fetch("select name from gateway.tenants"))
+    return sorted(row["name"] for row in rows)
+
+
+def test_lists_of_a_tenant_that_is_not_there_are_no_empty_lists(database: str) -> None:
+    for argv in (["audit"], ["keys", "list"], ["commands", "list"], ["keys", "revoke", "x"]):
+        done = fencegate(*argv, "--tenant", "nope", dsn=database)
+        refused(done, 1, "there is no tenant 'nope'; name another one with --tenant")
+    done = fencegate("audit", "--tenant", "nope", "--format", "csv", dsn=database)
+    refused(done, 1, "there is no tenant")
+    assert "default never had a key" in (
+        fencegate("keys", "list", "--tenant", "default", dsn=database).out
+    )
 
 
 def holder(dsn: str, token: str) -> str | None:
@@ -232,7 +271,7 @@ def test_filters_and_limits(database: str) -> None:
     assert "k-1" not in fencegate("audit", "--event", "released", dsn=database).out
     assert "k-2" not in fencegate("audit", "--entity", "invoice:1", dsn=database).out
     assert "k-2" in fencegate("audit", "--key", "k-2", "--since", "15m", dsn=database).out
-    nothing = fencegate("audit", "--tenant", "nobody", dsn=database)
+    nothing = fencegate("audit", "--key", "k-3", dsn=database)
     assert (nothing.code, nothing.out) == (0, "no audit row matches\n")
     assert fencegate("audit", "--until", "1h", "--format", "csv", dsn=database).out.count("\n") == 1
     cut = fencegate("audit", "--limit", "1", dsn=database)
@@ -313,7 +352,8 @@ def test_resolve_says_what_it_means(database: str) -> None:
     done = resolve(database, "k-2", "--not-executed", "--by", "ann")
     assert "may be sent again" in done.out
     assert state(database, "k-2") == ("resolved", "not executed: the ledger says so")
-    refused(resolve(database, "k-2", "--executed"), 1, "has no such command")
+    refused(resolve(database, "k-2", "--executed"), 1, "has no such command: it was never")
+    refused(resolve(database, "k-1", "--executed", "--tenant", "nope"), 1, "there is no tenant 'no")
 
     in_flight(database, "k-3", entity="invoice:3")
     refused(resolve(database, "k-3", "--executed"), 1, "in flight", "try again in ")
@@ -355,6 +395,17 @@ def test_keys_are_looked_up_bytewise_within_their_tenant(database: str) -> None:
         assert fencegate("commands", "show", key, "--tenant", tenant, dsn=database).code == 1
 
 
+def test_a_key_of_another_tenant_is_pointed_to(database: str) -> None:
+    for tenant in ("billing", "support"):
+        execute(database, f"insert into gateway.tenants (name) values ('{tenant}')")
+    unknown(database, "k-1", tenant="billing", entity="invoice:1")
+    refused(resolve(database, "k-1", "--executed"), 1, "stands under billing;", "--tenant billing")
+    unknown(database, "k-1", tenant="support", entity="invoice:1")
+    shown = fencegate("commands", "show", "k-1", dsn=database)
+    refused(shown, 1, "stands under billing, support;")
+    assert resolve(database, "k-1", "--executed", "--tenant", "billing").code == 0
+
+
 # --- check -----------------------------------------------------------------------------------
 
 
@@ -363,6 +414,9 @@ def test_check_shows_good_policies_and_every_mistake(tmp_path: Path) -> None:
     good = fencegate("check", "--policies", str(tmp_path))
     assert (good.code, good.err) == (0, "")
     assert "POST /v1/invoices/{invoice_id}/capture" in good.out
+    file = fencegate("check", "--policies", "payments.toml", cwd=tmp_path)
+    refused(file, 1, f"{tmp_path / 'payments.toml'}: is a file; name its folder")
+    refused(fencegate("check", cwd=tmp_path), 1, f"{tmp_path / 'policies'}: is not a folder")
     (tmp_path / "payments.toml").write_text(POLICY.replace("entity =", "entty ="))
     (tmp_path / "other.toml").write_text("name = ")
     bad = fencegate("check", env={"FENCEGATE_POLICIES_DIR": str(tmp_path)})

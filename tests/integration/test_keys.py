@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -12,9 +13,9 @@ from gateway.errors import ConfigurationError, StoreUnavailable
 from gateway.store import audit
 from gateway.store.database import Database
 from gateway.store.keyring import MAX_AGE_S, KeyRing
-from gateway.store.tenants import add_key, list_keys, load_snapshot, revoke_key
+from gateway.store.tenants import LeftBehind, add_key, list_keys, load_snapshot, revoke_key
 from tests.kit.db import Server, execute, with_connection
-from tests.kit.operating import on
+from tests.kit.operating import on, settled
 
 
 def bearer(token: str) -> list[bytes]:
@@ -136,6 +137,35 @@ def test_making_and_revoking_are_audited_in_the_same_commit(database: str) -> No
 def test_names_that_mislead_are_refused(database: str, tenant: str, principal: str) -> None:
     with pytest.raises(ConfigurationError):
         on(database, lambda db: add_key(db, tenant, principal, by="ann"))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_marks_alone_are_left_behind_too(database: str, apart: bool) -> None:
+    execute(
+        database,
+        "insert into gateway.entities (tenant, entity, fence, touched_at)"
+        " values (1, 'invoice:1', 7, gateway.clock())",
+    )
+
+    async def work(db: Database) -> None:
+        await add_key(db, "billing", "worker", by="ann", apart=apart)
+
+    with nullcontext() if apart else pytest.raises(LeftBehind, match="0 commands"):
+        on(database, work)
+    assert on(database, list_keys) == [] or apart
+
+
+def test_a_revoked_key_of_default_keeps_nothing_together(database: str) -> None:
+    settled(database)
+
+    async def work(db: Database) -> None:
+        await add_key(db, "default", "worker", by="ann")
+        (key,) = await list_keys(db)
+        await revoke_key(db, "default", key.key_id, by="ann")
+        with pytest.raises(LeftBehind, match="1 command and"):
+            await add_key(db, "billing", "worker", by="ann")
+
+    on(database, work)
 
 
 def test_a_snapshot_ages_and_an_old_one_authenticates_nobody(database: str) -> None:

@@ -45,6 +45,16 @@ select c.*,
  order by c.key_digest
  limit $4::bigint;
 
+-- name: holders
+-- guard: none, it only reads, by primary key.
+-- $1 tenants, $2 the key's digest under the salt of each, $3 rows.
+select t.name
+  from unnest($1::int[], $2::bytea[]) k (tenant, key_digest)
+  join gateway.commands c on c.tenant = k.tenant and c.key_digest = k.key_digest
+  join gateway.tenants t on t.tenant = k.tenant
+ order by t.name
+ limit $3::bigint;
+
 -- name: resolve
 -- guard: the attempt that was judged, not settled, past its deadline (see migrations/0003).
 -- $1 tenant, $2 key digest, $3 attempt, $4 executed, $5 reason, $6 who decides.

@@ -1,3 +1,20 @@
+-- name: left_behind
+-- guard: none, it only reads. A row comes back where `default` holds no key and the tenant never
+-- held one: then callers without a key would leave `default`.
+-- $1 the tenant that is to get a key, $2 commands counted at most.
+select (select count(*)
+          from (select from gateway.commands c where c.tenant = d.tenant limit $2::bigint) counted
+       ) as commands,
+       exists (select from gateway.entities e where e.tenant = d.tenant) as entities
+  from gateway.tenants d
+ where d.name = 'default' and d.name <> $1::text
+   and not exists (
+       select from gateway.caller_keys k where k.tenant = d.tenant and k.revoked_at is null)
+   and not exists (
+       select from gateway.caller_keys k
+         join gateway.tenants t on t.tenant = k.tenant
+        where t.name = $1::text);
+
 -- name: ensure_tenant
 -- guard: a tenant of that name is left as it is.
 -- $1 name. Asked first, because a conflict would use up a tenant number.

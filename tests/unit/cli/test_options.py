@@ -43,10 +43,11 @@ def test_texts_have_something_in_them(typed: str) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        [],
         ["nonsense"],
+        ["help", "nonsense"],
         ["audit", "--since", "yesterday"],
         ["audit", "--event", "nonsense"],
+        ["audit", "--event", "lease_expired"],
         ["audit", "--limit", "-1"],
         ["audit", "--key", "caf\u00e9"],
         ["commands", "show"],
@@ -55,6 +56,9 @@ def test_texts_have_something_in_them(typed: str) -> None:
         ["commands", "resolve", "k", "--reason", "x"],
         ["commands", "resolve", "k", "--executed"],
         ["commands", "resolve", "k", "--executed", "--reason", "  "],
+        ["commands", "resolve", "k", "--executed", "--reason", "…"],
+        ["commands", "resolve", "k", "--executed", "--reason", "..."],
+        ["commands", "resolve", "k", "--executed", "--reason", "REASON"],
         ["commands", "resolve", "k", "--executed", "--not-executed", "--reason", "x"],
         ["commands", "resolve", "k", "--exec", "--reason", "x"],
         ["commands", "resolve", "k", "--executed", "--reason", "x", "--attempt", "7"],
@@ -83,10 +87,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         ["serve"],
         ["check"],
         ["migrate"],
+        ["keys"],
         ["keys", "add"],
         ["keys", "list"],
         ["keys", "revoke"],
         ["audit"],
+        ["commands"],
         ["commands", "list"],
         ["commands", "show"],
         ["commands", "resolve"],
@@ -100,6 +106,29 @@ def test_every_help_has_an_example(argv: list[str], capsys: pytest.CaptureFixtur
     assert (
         f"example:\n  {'FENCEGATE_DATABASE_URL=' if argv == ['migrate'] else 'fencegate '}" in said
     )
+
+
+def test_help_is_a_command_and_what_nothing_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    bare = capsys.readouterr()
+    assert bare.out == ""
+    for argv in (["help"], ["--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(argv)
+        assert ended.value.code == 0
+        assert capsys.readouterr().out == bare.err
+    with pytest.raises(SystemExit):
+        main(["help", "keys", "add"])
+    assert "--apart" in capsys.readouterr().out
+
+
+def test_the_audits_help_names_what_this_release_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", "--help"])
+    said = capsys.readouterr().out
+    assert "fence_stale" in said
+    for later in ("fence_refused", "heartbeat_lost", "lease_expired", "result_rejected"):
+        assert later not in said
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

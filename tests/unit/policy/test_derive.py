@@ -114,7 +114,8 @@ def test_fences_that_are_none(load_text: Load, mode: str, lines: tuple[bytes, ..
 
 
 def test_fence_modes(load_text: Load, charges: Policies) -> None:
-    assert "X-Execution-Fence" in refused(ask(charges, with_fence()), "fence-required")
+    detail = refused(ask(charges, with_fence()), "fence-required")
+    assert "in the field X-Execution-Fence;" in detail
     twin = (*with_fence(), (b"X_Execution_Fence", b"42"))
     refused(ask(charges, twin), "fence-required")
     optional = load_text(policy(command(more="fence = 'optional'")))
@@ -133,7 +134,8 @@ def test_a_fence_in_the_body(load_text: Load) -> None:
     assert [result.fence for result in results] == [42, 42, 43]
     # The next owner's retry is the same command.
     assert len({result.fingerprint(SALT) for result in results}) == 1
-    refused(ask(policies, headers), "fence-required")
+    detail = refused(ask(policies, headers), "fence-required")
+    assert "in the body member /execution_fence;" in detail
     for text in (b"42.0", b"4.2e1", b"true", b"null", b'"042"', b"-1"):
         body = b'{"execution_fence":%b}' % text
         refused(ask(policies, headers, body=body), "fence-invalid")

@@ -397,6 +397,14 @@ def test_other_files_are_passed_over(load_text: Load, tmp_path: Path) -> None:
     assert len(load_text(policy()).mounts) == 1
 
 
+def test_a_commands_field_above_the_commands_is_told_its_place(errors_of: Errors) -> None:
+    for name in ("timeout", "timeout_s"):
+        (error,) = errors_of(f"{name} = 3\n" + policy())
+        assert error.endswith(f": {name}: is not a field; write timeout_s inside [[commands]]")
+    (error,) = errors_of("mont = '/x'\n" + policy())
+    assert error.endswith("write mount")
+
+
 def test_nothing_to_load_is_an_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(PolicyErrors, match=r"holds no policy file|is not a folder"):
