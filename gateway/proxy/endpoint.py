@@ -69,8 +69,8 @@ class Endpoint:
         try:
             await self._serve(scope, receive, noted)
         except asyncio.CancelledError:
-            # By the server at the end of its drain. Nothing was admitted where no answer of ours
-            # has begun; the server's own would be a bare 500.
+            # By the server at the end of its drain. Whatever was sent upstream has an answer from
+            # where it was sent; without one nothing was, and the server's own is a bare 500.
             if not begun:
                 request_id = request_id_of(tuple(scope["headers"]))
                 await respond(of_problem(_STOPPING, "rejected", request_id), send)
@@ -106,13 +106,20 @@ class Endpoint:
     ) -> None:
         work = asyncio.ensure_future(pass_through(passage, self._executor.clock))
         hang_up = asyncio.ensure_future(_disconnected(receive))
+        delivering = False
         try:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return
             answer = work.result()
             self._journal.passed(passage, answer)
+            delivering = True
             await _deliver(answer, send, hang_up, head_only=scope["method"] == "HEAD")
+        except asyncio.CancelledError:
+            if not delivering:
+                request_id = passage.identity.request_id
+                await respond(of_problem(_PASSAGE_CUT_OFF, "unguarded", request_id), send)
+            raise
         finally:
             hang_up.cancel()
             work.cancel()  # where it still runs, nobody waits for it: its connection is closed
@@ -125,16 +132,17 @@ class Endpoint:
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
         hang_up = asyncio.ensure_future(_disconnected(receive))
+        delivering = False
         try:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and (answer := work.result()) is not None:
+                delivering = True
                 await _deliver(answer, send, hang_up)
         except asyncio.CancelledError:
             # By the server at the end of its drain, or by whatever wraps us. Without an answer of
             # ours the caller would hear a bare 500, which reads as "failed".
-            if not work.done():
-                cut_off = of_problem(_CUT_OFF, "unknown", taken.identity.request_id)
-                await respond(cut_off, send)
+            if not delivering:
+                await _deliver(_known_by_now(work, taken.identity.request_id), send, hang_up)
             raise
         finally:
             hang_up.cancel()
@@ -179,6 +187,15 @@ async def _deliver(
         relay.cancel()  # nothing where it has ended; else its stream is closed on the way out
     with suppress(asyncio.CancelledError):
         await relay
+
+
+def _known_by_now(work: asyncio.Task[Answer | None], request_id: str) -> Answer:
+    """The answer of a call whose caller is cut off: its own where it has ended already."""
+    if work.done() and not work.cancelled() and work.exception() is None:
+        answer = work.result()
+        if answer is not None:
+            return answer
+    return of_problem(_CUT_OFF, "unknown", request_id)
 
 
 def _let_go(work: asyncio.Task[Answer | None]) -> None:
@@ -231,6 +248,13 @@ _STOPPING = Problem(
 _CUT_OFF = Problem(
     "outcome-unknown",
     "Ask again with the same key: this gateway process stops before the outcome is known.",
+    retry_after_s=1,
+)
+_PASSAGE_CUT_OFF = Problem(
+    "outcome-unknown",
+    "Repeat the same request: this gateway process stops before its answer came.",
+    retry="same-key",
+    error="proxy_internal_error",
     retry_after_s=1,
 )
 _FULL = Problem(
