@@ -171,7 +171,7 @@ def test_a_key_from_its_making_to_its_end(database: str) -> None:
     shown = fencegate("keys", "list", "--format", "jsonl", dsn=database)
     (key,) = [json.loads(line) for line in shown.out.splitlines()]
     assert key["key_id"] in token
-    assert token.rsplit("_", 1)[1][-20:] not in shown.out
+    assert token.split("_", 3)[3] not in shown.out
 
     refused(fencegate("keys", "revoke", "nonsense", dsn=database), 1, "keys list")
     ended = fencegate("keys", "revoke", key["key_id"], "--by", "ann", dsn=database)

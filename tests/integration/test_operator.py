@@ -148,8 +148,8 @@ def test_what_is_not_there_is_told_apart(database: str) -> None:
     execute(
         database,
         "insert into gateway.commands select (jsonb_populate_record(c, jsonb_build_object("
-        "'key_digest', '\\x' || encode(set_byte(key_digest, 15, 255 - get_byte(key_digest, 15)), 'hex'), "
-        "'key', 'other'))).* "
+        "'key', 'other', 'key_digest', '\\x' || encode("
+        "set_byte(key_digest, 15, 255 - get_byte(key_digest, 15)), 'hex')))).* "
         "from gateway.commands c",
     )
     digest = on(database, lambda db: operator.find(db, "default", key="k-1"))
