@@ -56,6 +56,9 @@ class Metrics:
         self._duplicates = self._counter(
             "duplicate_effects_suspected", "Responses whose key a newer attempt holds. Alarm on it."
         )
+        self._equal = self._counter(
+            "equal_commands", "Commands that an earlier one equals but for its key.", "policy"
+        )
         self._admit = self._histogram("admit", "Admitting one command.", _STORE_BUCKETS_S)
         self._send = self._histogram(
             "send", "Sending one attempt, until its response is complete.", _SEND_BUCKETS_S
@@ -90,6 +93,10 @@ class Metrics:
             self._late.inc()
         elif result == "duplicate":
             self._duplicates.inc()
+
+    def equal_command(self, policy: str | None) -> None:
+        """One command was sent that equals an earlier one under another key."""
+        self._equal.labels(self._known(policy)).inc()
 
     def store_retry(self, operation: Operation) -> None:
         """One statement is about to be repeated."""
@@ -134,6 +141,7 @@ class Metrics:
         for policy in self._policies:
             for outcome in get_args(RequestOutcome):
                 self._requests.labels(policy, outcome)
+            self._equal.labels(policy)
         for kind in TYPES:
             self._problems.labels(kind)
         for result in get_args(SettleResult):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from gateway.core.command import Command, SettleResult
-from gateway.core.decide import RejectStale
+from gateway.core.decide import Forward, RejectStale
 from gateway.core.model import Exchange
 from gateway.observe import log
+from gateway.observe.equals import EqualCommands
 from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import Answer
 from gateway.proxy.execute import Trace
@@ -17,8 +21,10 @@ __all__ = ["Journal"]
 class Journal:
     """What ``endpoint.Journal`` asks for, on the process's metrics and log."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
+        self._clock = clock
+        self._equals = EqualCommands()
 
     def refused(self, refused: Refused, answer: Answer) -> None:
         """Refused before anything was admitted."""
@@ -59,6 +65,8 @@ class Journal:
         self._log(done, trace, answer.status, answer.outcome, answer.problem)
         if not delivered:
             log.event("answer_not_delivered", request_id=done.identity.request_id)
+        if isinstance(trace.decision, Forward) and _may_have_acted(trace, answer):
+            self._warn_of_equal(done)
 
     def abandoned(self, done: Admissible, trace: Trace) -> None:
         """The caller hung up while it waited for an earlier command; nothing was admitted."""
@@ -80,6 +88,27 @@ class Journal:
             key_digest=command.key_digest.hex(),
             attempt=str(command.attempt),
             result=result,
+        )
+
+    def _warn_of_equal(self, done: Admissible) -> None:
+        """Say so where an earlier command equals this one but for its key."""
+        command = done.call.command
+        earlier = self._equals.add(
+            command.policy, command.fingerprint, command.key_digest, self._clock()
+        )
+        if earlier is None:
+            return
+        self._metrics.equal_command(command.policy)
+        log.event(
+            "equal_command",
+            level="warning",
+            request_id=command.request_id,
+            tenant=done.call.tenant_name,
+            principal=command.principal,
+            policy=command.policy,
+            entity=command.entity,
+            key_digest=command.key_digest.hex(),
+            earlier_key_digest=earlier.hex(),
         )
 
     def _count(self, policy: str | None, answer: Answer) -> None:
@@ -125,6 +154,14 @@ class Journal:
 def _status(exchange: Exchange | None) -> int | None:
     response = exchange.response if exchange is not None else None
     return response.status if response is not None else None
+
+
+def _may_have_acted(trace: Trace, answer: Answer) -> bool:
+    """Whether the upstream may have done what it was sent. What it declined may be wished again."""
+    if answer.outcome == "applied":
+        status = _status(trace.exchange)
+        return status is None or status < 400
+    return answer.outcome == "unknown"
 
 
 def _ms(seconds: float) -> float:
