@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
 from gateway.observe import log
 from gateway.observe.metrics import Metrics
+from gateway.policy import tlsfiles
 from gateway.policy.compiled import Policies, Upstream
 from gateway.proxy.admitting import Admitter
 from gateway.proxy.background import Background
@@ -201,7 +201,7 @@ async def open_gateway(settings: Settings, policies: Policies, dsn: str) -> Gate
         keys = KeyRing(database, now_s)
         await keys.refresh()
         await _check_serial(store, policies)
-        pseudonym = b"fencegate-" + (await store.deployment()).hex[:12].encode("ascii")
+        pseudonym = await store.pseudonym()
     except BaseException:
         await database.close()
         raise
@@ -223,9 +223,15 @@ async def _check_serial(store: CommandStore, policies: Policies) -> None:
 
 def _client(upstream: Upstream) -> Client:
     context = None
-    if upstream.scheme == "https" and upstream.ca_file is not None:
-        context = ssl.create_default_context(cafile=upstream.ca_file)
-        context.set_alpn_protocols(["http/1.1"])
+    files = (upstream.ca_file, upstream.client_cert_file, upstream.client_key_file)
+    if any(files):
+        try:
+            context = tlsfiles.context(*files)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the TLS files of policy {upstream.name} changed while this process started "
+                f"({error}); see `fencegate check`"
+            ) from error
     return Client(
         Origin.parse(upstream.url),
         max_connections=upstream.max_connections,

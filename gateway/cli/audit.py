@@ -20,7 +20,9 @@ from gateway.store.database import Database
 
 __all__ = ["BRIEF", "brief", "register"]
 
-BRIEF = ("at", "event", "tenant", "entity", "fence", "mark", "key", "principal", "reason")
+BRIEF = (
+    *("at", "event", "tenant", "policy", "entity", "fence", "mark", "key", "principal", "reason"),
+)
 _FULL = (
     *("at", "event", "tenant", "principal", "policy", "entity", "key", "fence"),
     *("high_water_mark", "attempt", "job", "request_id", "fingerprint", "reason", "id"),
@@ -59,8 +61,8 @@ def register(subparsers: Subparsers) -> None:
 def brief(row: Row) -> Cells:
     """The columns of ``BRIEF``."""
     return (
-        *(row.at, row.event, row.tenant_name, row.entity, row.fence, row.high_water_mark),
-        *(row.key, row.principal, row.reason),
+        *(row.at, row.event, row.tenant_name, row.policy, row.entity, row.fence),
+        *(row.high_water_mark, row.key, row.principal, row.reason),
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from gateway import __version__
-from gateway.cli import audit, commands, keys, schema, server
+from gateway.cli import audit, commands, explain, keys, schema, server
 from gateway.cli.options import EXAMPLE_STYLE, Parser
 from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
 from gateway.observe.text import one_line
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fencegate {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (server, schema, keys, commands, audit):
+    for module in (server, explain, schema, keys, commands, audit):
         module.register(subparsers)
     subparsers.add_parser("help", help="show this, or the help of the command behind it")
     return parser

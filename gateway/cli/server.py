@@ -6,15 +6,16 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gateway.cli.options import Subparsers, add_command
 from gateway.observe.text import one_line
-from gateway.policy import PolicyErrors, load, render_report
+from gateway.policy import Policies, PolicyErrors, load, render_report
+from gateway.policy.published import as_text
 from gateway.settings import load_settings
 
-__all__ = ["demo", "register"]
+__all__ = ["add_policies", "demo", "read_policies", "register"]
 
 HOST = "127.0.0.1"
 PORT = 8080
@@ -30,7 +31,7 @@ def register(subparsers: Subparsers) -> None:
         "leaves the rest to time.",
         example="fencegate serve --policies ./policies --port 8080",
     )
-    _add_policies(serve)
+    add_policies(serve)
     serve.add_argument("--host", default=HOST, help=f"address to listen on (default {HOST})")
     serve.add_argument(
         "--port", type=_port, default=PORT, help=f"port to listen on (default {PORT})"
@@ -50,7 +51,12 @@ def register(subparsers: Subparsers) -> None:
         details="Reports every mistake of every file, each with its mend; then the exit code is 1.",
         example="fencegate check --policies ./policies",
     )
-    _add_policies(check)
+    add_policies(check)
+    check.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of a policy file instead, for your editor",
+    )
 
 
 def demo(arguments: Sequence[str]) -> int:
@@ -69,18 +75,28 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    directory = options.policies or load_settings().policies_dir
-    try:
-        policies = load(directory, os.environ)
-    except PolicyErrors as errors:
-        for error in errors.errors:
-            print(f"fencegate: {one_line(str(error))}", file=sys.stderr)
+    if options.schema:
+        print(as_text(), end="")
+        return 0
+    policies = read_policies(options, os.environ)
+    if policies is None:
         return 1
     print(render_report(policies))
     return 0
 
 
-def _add_policies(parser: argparse.ArgumentParser) -> None:
+def read_policies(options: argparse.Namespace, env: Mapping[str, str]) -> Policies | None:
+    """The policies of ``--policies``; ``None`` once their mistakes are printed."""
+    directory = options.policies or load_settings().policies_dir
+    try:
+        return load(directory, env)
+    except PolicyErrors as errors:
+        for error in errors.errors:
+            print(f"fencegate: {one_line(str(error))}", file=sys.stderr)
+        return None
+
+
+def add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies",
         type=Path,

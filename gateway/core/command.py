@@ -16,7 +16,8 @@ class Command:
     """One intended side effect, with everything that admit records of it.
 
     ``key_digest`` 16 bytes, ``fingerprint`` 32, ``rules`` 8 (the fingerprint's rule version),
-    ``upstream_digest`` 16. ``deadline_ms`` counts from the admit, on the database's clock.
+    ``upstream_digest`` 16, ``outline`` at most 256 (see ``core.outline``). ``deadline_ms`` counts
+    from the admit, on the database's clock.
     """
 
     tenant: int
@@ -38,6 +39,7 @@ class Command:
     settle_delay_s: int
     response_days: int
     key_days: int
+    outline: bytes
 
     @property
     def has_entity_row(self) -> bool:

@@ -6,18 +6,17 @@ with the tenant's salt: a fingerprint in a log says nothing about a body that so
 and nothing across tenants.
 
 The rule version stands for how the fingerprint was made. Fingerprints with different versions are
-not compared. Change ``ALGORITHM`` whenever a change here or in ``canonical`` gives other bytes for
-the same request.
+not compared. Change ``ALGORITHM`` whenever a change here, in ``body`` or in its readers gives other
+bytes for the same request, or one in ``outline`` does.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
 
-from gateway.core.canonical import Document, Pointer, Unreadable, canonical, read_json, without
+from gateway.core.body import BodyMode, Form
+from gateway.core.canonical import Pointer
 from gateway.core.headers import values
 from gateway.core.keys import OWS
 from gateway.core.model import Headers
@@ -25,9 +24,6 @@ from gateway.core.model import Headers
 __all__ = [
     "ALGORITHM",
     "SALT_BYTES",
-    "Body",
-    "BodyMode",
-    "Form",
     "Parts",
     "Recipe",
     "chosen_headers",
@@ -37,60 +33,19 @@ __all__ = [
     "upstream_key",
 ]
 
-ALGORITHM = 1
+ALGORITHM = 2
 SALT_BYTES = 16
 """Of a tenant's salt; ``blake2b`` takes up to 64 as its key."""
-
-BodyMode = Literal["auto", "json", "raw"]
-Form = Literal["json", "raw"]
-"""How a body was compared: as its canonical JSON, or byte by byte."""
-
-# RFC 9110 §5.6.6; UTF-8 holds US-ASCII, and many clients leave its dash out.
-_UTF_8 = re.compile(rb";[ \t]*charset=(\"?)(?:utf-?8|us-ascii)\1[ \t]*(?:;|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A policy's choice: which headers count (lower case), and which members of a JSON body do
-    not."""
+    """A policy's choice: which headers count (lower case), and which members of a body that
+    can be read do not."""
 
     body: BodyMode = "auto"
     ignore: tuple[Pointer, ...] = ()
     headers: tuple[bytes, ...] = ()
-
-
-class Body:
-    """One request body: read as JSON at most once, whoever asks.
-
-    It is a value: its answers never change, only the first reading is put off.
-    """
-
-    __slots__ = ("_document", "_why_not", "form", "raw")
-
-    def __init__(self, raw: bytes, headers: Headers, mode: BodyMode):
-        self.raw = raw
-        coded = _is_coded(headers)
-        declared = mode == "json" or _says_json(headers)
-        self._document: Document | Unreadable | None = None
-        self._why_not = _why_not(coded=coded, declared=declared) or _why_not_utf_8(headers)
-        # No body at all is no JSON, and the many clients that label it so mean no harm.
-        as_json = mode == "json" or (mode == "auto" and declared and not coded and bool(raw))
-        self.form: Form = "json" if as_json else "raw"
-
-    def document(self) -> Document | Unreadable:
-        """The body as JSON, for the fingerprint and for templates alike."""
-        if self._document is None:
-            self._document = Unreadable(self._why_not) if self._why_not else read_json(self.raw)
-        return self._document
-
-    def compared(self, ignore: tuple[Pointer, ...]) -> bytes | Unreadable:
-        """The bytes that are equal for equal bodies of this form."""
-        if self.form == "raw":
-            return self.raw
-        document = self.document()
-        if isinstance(document, Unreadable):
-            return document
-        return canonical(without(document.value, ignore))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,41 +116,3 @@ def _checked(salt: bytes) -> bytes:
     if len(salt) != SALT_BYTES:
         raise ValueError(f"a tenant's salt has {SALT_BYTES} bytes, not {len(salt)}")
     return salt
-
-
-def _why_not(*, coded: bool, declared: bool) -> str | None:
-    if coded:
-        return "has a Content-Encoding, so it cannot be read as JSON; send it uncoded"
-    if not declared:
-        return "is not declared as JSON; send Content-Type: application/json"
-    return None
-
-
-def _why_not_utf_8(headers: Headers) -> str | None:
-    """RFC 8259 knows no charset, but there are frameworks that decode by it."""
-    lines = values(headers, b"content-type")
-    if len(lines) > 1:
-        return "has more than one Content-Type; send one"
-    value = lines[0].strip(OWS) if lines else b""
-    # Whatever looks like the parameter counts: readers differ in how they take a field apart.
-    named = value.lower().count(b"charset")
-    if named > 1 or (named and not _UTF_8.search(value)):
-        return "names a charset that is not UTF-8, or more than one; send charset=utf-8 or none"
-    return None
-
-
-def _says_json(headers: Headers) -> bool:
-    """One ``Content-Type`` of ``application/json`` or ``*/*+json`` (RFC 6839 §3.1)."""
-    lines = values(headers, b"content-type")
-    if len(lines) != 1:
-        return False
-    media = lines[0].partition(b";")[0].strip(OWS).lower()
-    main, _, sub = media.partition(b"/")
-    return media == b"application/json" or (bool(main) and sub.endswith(b"+json"))
-
-
-def _is_coded(headers: Headers) -> bool:
-    return any(
-        line.strip(OWS).lower() not in (b"", b"identity")
-        for line in values(headers, b"content-encoding")
-    )

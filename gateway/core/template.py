@@ -14,6 +14,8 @@ cannot be told:
   are refused, and so is a name that occurs twice, in any case.
 - A header has one line without a comma, which may be two lines joined (RFC 9110 §5.3).
 - A JSON body gives strings only, so ``1048`` and ``"1048"`` are never two entities.
+- A form, or multipart/form-data, gives one parameter under its own name. Beside it stands nothing
+  that a framework may take for it or nest with it: ``Customer``, ``customer[]``, ``customer.id``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.core.body import Content
 from gateway.core.canonical import Absent, Document, Json, Pointer, Unreadable, lookup
+from gateway.core.form import Field, percent_decode, spelled, well_encoded
+from gateway.core.headers import folded
 from gateway.core.keys import KEY_LIMIT, OWS, Refusal, parse_key
 
 __all__ = [
@@ -31,13 +36,12 @@ __all__ = [
     "Missing",
     "Value",
     "check_value",
-    "percent_decode",
+    "find_field",
     "read_body",
     "read_header",
     "read_key_header",
     "read_query",
     "read_segment",
-    "well_encoded",
 ]
 
 VALUE_LIMIT = KEY_LIMIT
@@ -59,21 +63,6 @@ class Invalid:
 
 
 Value = str | Missing | Invalid
-
-_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-
-
-def well_encoded(raw: bytes) -> bool:
-    """Whether every ``%`` begins a percent-encoding (RFC 3986 §2.1)."""
-    return b"%" not in raw or _BAD_ESCAPE.search(raw) is None
-
-
-def percent_decode(raw: bytes) -> bytes:
-    """``raw`` with each percent-encoding replaced by its byte, once."""
-    if b"%" not in raw:
-        return raw
-    return _ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), raw)
 
 
 def check_value(text: str, what: str) -> str | Invalid:
@@ -153,20 +142,89 @@ def read_key_header(lines: Sequence[bytes], what: str) -> Value:
     return Missing(what) if key.type == "key-missing" else Invalid(key.detail.rstrip("."))
 
 
-def read_body(body: Document | Unreadable, pointer: Pointer, what: str) -> Value | Unreadable:
-    """The non-empty string at ``pointer``."""
-    if isinstance(body, Unreadable):
-        return body
-    value = lookup(body.value, pointer)
+def read_body(body: Content | Unreadable, pointer: Pointer, what: str) -> Value | Unreadable:
+    """The non-empty string at ``pointer``; in a form the parameter that it names."""
+    match body:
+        case Unreadable():
+            return body
+        case Document(document):
+            return _read_member(document, pointer, what)
+        case _:
+            found = find_field(body.fields, pointer, what)
+            if isinstance(found, Invalid):
+                return found
+            return _ascii(found, what) if found else Missing(what)
+
+
+def _read_member(document: Json, pointer: Pointer, what: str) -> Value:
+    value = lookup(document, pointer)
     if isinstance(value, Absent):
         return Missing(what)
     if not isinstance(value, str):
         return Invalid(f"{what} is not a JSON string; send it in quotes")
     if not value:
         return Missing(what)
-    if _has_twin(body.value, pointer):
+    if _has_twin(document, pointer):
         return Invalid(f"{what} has a twin whose name differs only in case; send one")
     return check_value(value, what)
+
+
+def find_field(fields: Sequence[Field], pointer: Pointer, what: str) -> bytes | Invalid | None:
+    """The value of the one parameter that ``pointer`` names; empty for a name alone, ``None``
+    without one."""
+    wanted = spelled(pointer)
+    run = _run(wanted)
+    found: list[Field] = []
+    for field in fields:
+        if field.name == wanted:
+            found.append(field)
+        elif field.name.lower() == b"_charset_":
+            # RFC 7578 §4.6: readers may decode all the others by it.
+            if (field.value or b"").lower() not in _UTF_8:
+                return Invalid(f"{what} cannot be told: _charset_ is not UTF-8; leave it out")
+        elif not field.name or _run(field.name) == run:
+            if field.flaw and not field.name:
+                return Invalid(f"{what} cannot be told: it {field.flaw}")
+            if _alike(field.name, wanted):
+                twin = field.name[:_SHOWN].decode("latin-1")
+                return Invalid(f"{what} may be read from {twin!a} as well; send one of the two")
+    if len(found) > 1:
+        return Invalid(f"{what} is sent more than once; send it once")
+    if not found:
+        return None
+    return Invalid(f"{what} {found[0].flaw}") if found[0].flaw else found[0].value or b""
+
+
+_UTF_8 = (b"utf-8", b"utf8", b"us-ascii")
+_SHOWN = 64
+"""Bytes of a caller's name that a sentence repeats."""
+
+# PHP cuts a name at NUL and takes . and blanks for _; others nest by [ or by a dot.
+_NESTING = re.compile(rb"[\[\].\x00]+")
+_RUN = re.compile(rb"[a-z0-9]+")
+
+
+def _run(name: bytes) -> bytes:
+    """The first letters and digits: equal for names that are alike, and quick to find."""
+    match = _RUN.search(name.lower())
+    return match[0] if match else b""
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Whether some reader takes one for the other, or one for what the other is nested in."""
+    if _flat(one) == _flat(other):
+        return True
+    first, second = _steps(one), _steps(other)
+    shorter = min(len(first), len(second))
+    return first[:shorter] == second[:shorter]
+
+
+def _flat(name: bytes) -> bytes:
+    return folded(name.strip(b" ").rstrip(b"[].\x00"))
+
+
+def _steps(name: bytes) -> list[bytes]:
+    return [folded(step) for step in _NESTING.split(name.strip(b" ").rstrip(b"[].\x00"))]
 
 
 def _has_twin(value: Json, pointer: Pointer) -> bool:

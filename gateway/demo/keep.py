@@ -21,6 +21,7 @@ def show(world: World, out: Narrator) -> None:
     fencegate = _write_wrapper(world)
     new = _curl(world, "my-first-key", 6)
     stale = _curl(world, "my-late-key", 5)
+    late, other = _explain(world, "my-late-key", 5), _explain(world, "my-first-key", 6, 9900)
     out.verbatim(
         f"""
 Everything keeps running. In another terminal, paste:
@@ -33,6 +34,10 @@ Everything keeps running. In another terminal, paste:
 {stale}
 # the refusal is on record
 {fencegate} audit --event fence_stale
+# why it is refused, and what else the gateway makes of it
+{fencegate} {late}
+# the first key with another amount: what would be heard, and where it differs
+{fencegate} {other}
 # what the API itself has in its ledger
 {_curl_ledger(world)}
 
@@ -49,10 +54,18 @@ def wait(world: World) -> None:
 
 
 def _curl(world: World, key: str, fence: int) -> str:
+    return f"curl -i {_request(world, key, fence)}"
+
+
+def _explain(world: World, key: str, fence: int, amount: int = 1200) -> str:
+    return f"explain POST {_request(world, key, fence, amount)}"
+
+
+def _request(world: World, key: str, fence: int, amount: int = 1200) -> str:
     return (
-        f"curl -i {world.gateway_url}{MOUNT}/v1/invoices/inv-900/capture"
+        f"{world.gateway_url}{MOUNT}/v1/invoices/inv-900/capture"
         f" -H 'Idempotency-Key: {key}' -H 'X-Execution-Fence: {fence}'"
-        """ -H 'Content-Type: application/json' -d '{"amount": 1200, "currency": "EUR"}'"""
+        f""" -H 'Content-Type: application/json' -d '{{"amount": {amount}, "currency": "EUR"}}'"""
     )
 
 
@@ -61,9 +74,15 @@ def _curl_ledger(world: World) -> str:
 
 
 def _write_wrapper(world: World) -> Path:
-    """A `fencegate` that finds this gateway's database, so that no password is printed."""
-    wanted = ("FENCEGATE_DATABASE_URL", "PYTHONPATH")
-    known = {**environment(), **world.operator_env}
+    """A `fencegate` that finds this gateway's database and policies, so that no password is
+    printed."""
+    wanted = ("FENCEGATE_DATABASE_URL", "FENCEGATE_POLICIES_DIR", "LEGACY_TOKEN", "PYTHONPATH")
+    known = {
+        **environment(),
+        **world.operator_env,
+        "FENCEGATE_POLICIES_DIR": str(world.folder / "policies"),
+        "LEGACY_TOKEN": world.behind.token,
+    }
     lines = [f"export {name}={shlex.quote(known[name])}" for name in wanted]
     wrapper = world.folder / "fencegate"
     wrapper.touch(mode=0o700)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gateway.policy.check import render_report
 from gateway.policy.compiled import CompiledCommand, Match, NoPolicy, Policies, Unguarded, Upstream
-from gateway.policy.derive import Derived, check_passage, derive
+from gateway.policy.derive import Derived, check_head, check_passage, derive
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.loader import load
-from gateway.policy.schema import json_schema
+from gateway.policy.published import json_schema
 
 __all__ = [
     "CompiledCommand",
@@ -23,6 +23,7 @@ __all__ = [
     "PolicyErrors",
     "Unguarded",
     "Upstream",
+    "check_head",
     "check_passage",
     "derive",
     "json_schema",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.policy.compiled import CompiledCommand, Mount, Policies
+from gateway.policy.compiled import CompiledCommand, Mount, Policies, Upstream
 
 __all__ = ["render_report"]
 
@@ -28,11 +28,22 @@ def render_report(policies: Policies) -> str:
 def _mount(mount: Mount) -> Iterator[str]:
     upstream = mount.upstream
     yield f"{upstream.mount} -> {upstream.url}  [{upstream.name}, {mount.file}]"
+    files = [f"{what} {file}" for what, file in _tls_files(upstream) if file is not None]
+    if files:
+        yield "  TLS: " + ", ".join(files)
     if upstream.headers:
         yield "  sets " + ", ".join(name.decode("ascii") for name, _ in upstream.headers)
     for command in mount.commands:
         yield from _command(command)
     yield "  other GET, HEAD, OPTIONS stream through; anything else is refused"
+
+
+def _tls_files(upstream: Upstream) -> tuple[tuple[str, str | None], ...]:
+    return (
+        ("trusts", upstream.ca_file),
+        ("shows", upstream.client_cert_file),
+        ("with the key in", upstream.client_key_file),
+    )
 
 
 def _command(command: CompiledCommand) -> Iterator[str]:
@@ -45,6 +56,14 @@ def _command(command: CompiledCommand) -> Iterator[str]:
         f"    {order} | unknown {rules.unknown} | timeout {rules.timeout_s:g} s | "
         f"kept {rules.response_days} d, key {rules.key_days} d | rules {rules.version.hex()}"
     )
+    recipe = command.recipe
+    ignored = ", ".join(f"/{'/'.join(map(_token, pointer))}" for pointer in recipe.ignore)
+    listed = ", ".join(name.decode("ascii") for name in recipe.headers)
+    compared = [f"body as {recipe.body}"] if recipe.body != "auto" else []
+    compared += [f"without {ignored}"] if ignored else []
+    compared += [f"with {listed}"] if listed else []
+    if compared:
+        yield f"    compares {' | '.join(compared)}"
     sent = [
         f"{what} as {field.decode('ascii')}"
         for what, field in (("key", command.send_key), ("fence", command.send_fence))
@@ -54,6 +73,11 @@ def _command(command: CompiledCommand) -> Iterator[str]:
         sent.append("the caller's Authorization")
     if sent:
         yield f"    sends {', '.join(sent)}"
+
+
+def _token(text: str) -> str:
+    """RFC 6901 §3."""
+    return text.replace("~", "~0").replace("/", "~1")
 
 
 def _count(number: int, one: str, many: str) -> str:

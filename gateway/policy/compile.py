@@ -50,10 +50,16 @@ def _upstream(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Upstrea
         authority=place.authority.encode("ascii"),
         base=place.base.encode("ascii"),
         headers=headers,
-        ca_file=None if model.ca_file is None else str(file.parent / model.ca_file),
+        ca_file=_beside(file, model.ca_file),
+        client_cert_file=_beside(file, model.client_cert_file),
+        client_key_file=_beside(file, model.client_key_file),
         idle_s=model.idle_s,
         max_connections=model.max_connections,
     )
+
+
+def _beside(file: Path, name: str | None) -> str | None:
+    return None if name is None else str(file.parent / name)
 
 
 def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:

@@ -32,6 +32,8 @@ class Upstream:
     base: bytes
     headers: Headers = field(repr=False)
     ca_file: str | None
+    client_cert_file: str | None
+    client_key_file: str | None
     idle_s: float
     max_connections: int
 

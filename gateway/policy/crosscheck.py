@@ -190,7 +190,7 @@ def _fence_place(command: CommandSketch) -> Iterator[PolicyError]:
         yield command.error(
             "fence_from",
             "is in a body that is compared byte by byte, so a new fence is another command",
-            'set fingerprint.body = "json"',
+            'set fingerprint.body = "json" or "form"',
         )
 
 
@@ -199,7 +199,7 @@ def _fingerprint(command: CommandSketch) -> Iterator[PolicyError]:
         yield command.error(
             "fingerprint.ignore",
             "names members, and the body is compared byte by byte",
-            'remove it, or set body = "json"',
+            'remove it, or set body = "json" or "form"',
         )
     place = command.fence_from.alone if command.fence_from is not None else None
     fences = {_FENCE}

@@ -3,25 +3,32 @@
 Pure. The checks run in the order in which a caller would mend them: request, body, entity, key,
 fence. At last those for fields that are not read here and that an upstream may read: alone they
 count as absent, and beside what they resemble the request means two things.
+
+``check_head`` is all of them that need no body, for a caller that asks before it sends one.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from gateway.core.canonical import Absent, Unreadable, lookup
-from gateway.core.fences import fence_of_json, parse_fence
-from gateway.core.fingerprint import Body, Parts, chosen_headers, fingerprint
+from gateway.core.body import Body
+from gateway.core.canonical import Absent, Document, Json, Unreadable, lookup
+from gateway.core.fences import fence_of_json, fence_of_text, parse_fence
+from gateway.core.fingerprint import Parts, chosen_headers, fingerprint
+from gateway.core.form import Parameters, percent_decode
 from gateway.core.headers import folded, nominated, twin, values
 from gateway.core.keys import OWS, Refusal, check_key, parse_key
 from gateway.core.model import Headers
+from gateway.core.multipart import Multipart
+from gateway.core.outline import Differences, differences, outline
 from gateway.core.problems import ProblemType
-from gateway.core.template import Invalid, Missing
+from gateway.core.template import Invalid, Missing, find_field
 from gateway.policy.compiled import CompiledCommand, Match
 from gateway.policy.templates import Context, Placeholder
 
-__all__ = ["Derived", "check_passage", "derive"]
+__all__ = ["Derived", "check_head", "check_passage", "derive"]
 
 # RFC 3986 §3.4, and the characters that browsers leave raw in a query. No #, blanks or raw UTF-8:
 # uvicorn with h11 leaves a fragment in the query.
@@ -38,26 +45,43 @@ _OVERRIDES = {
 # Without them the upstream is asked for something else, whatever the templates read.
 _FRAME = frozenset({b"content-length", b"host"})
 
+# Rack, Symfony, Laravel and Express take a form's (some also a query's) word for the method.
+_METHOD_PARAMETER = b"_method"
+
 _FENCE_NAME = "x-execution-fence"
 _FENCE = _FENCE_NAME.encode("ascii")
 
 _SHOWN = 255
 """Characters of a refused value that a problem document repeats."""
 
+_UNSEEN = b"?"
+"""In place of a body that is still to come: what is only true of an empty one must not hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Derived:
     """``fence`` is ``None`` where the policy passes fences over, or the caller sent none and may.
-    ``parts``: the fingerprint's, all but the salt."""
+    ``parts``: the fingerprint's, all but the salt. ``members``: the body's, as they are compared.
+    """
 
     entity: str
     key: str
     fence: int | None
     parts: Parts
+    members: Json | Absent = field(repr=False, compare=False)
 
     def fingerprint(self, salt: bytes) -> bytes:
         """32 bytes, for the 16-byte salt of the caller's tenant."""
         return fingerprint(salt, self.parts)
+
+    def outline(self, salt: bytes) -> bytes:
+        """At most 256 bytes, recorded so that ``differences`` can be told later."""
+        return outline(salt, self.key, self.parts, self.members)
+
+    def differences(self, salt: bytes, recorded: bytes) -> Differences:
+        """Where this request differs from the one under the same key whose outline is
+        ``recorded``; it must have the same rule version."""
+        return differences(salt, self.key, self.parts, self.members, recorded)
 
 
 def derive(
@@ -65,13 +89,16 @@ def derive(
 ) -> Derived | Refusal:
     """Read the request as its command says. ``raw_path`` and ``raw_query`` as they came."""
     command = match.command
-    refusal = check_passage(headers, raw_query) or _check_nominated(command, headers)
+    refusal = _check_request(command, raw_query, headers)
     if refusal is not None:
         return refusal
     context = Context(match.variables, raw_query, headers, Body(body, headers, command.recipe.body))
     compared = context.body.compared(command.recipe.ignore)
     if isinstance(compared, Unreadable):
         return _unreadable(compared)
+    refusal = _check_form(context.body)
+    if refusal is not None:
+        return refusal
     entity = _entity(command, context)
     if isinstance(entity, Refusal):
         return entity
@@ -95,7 +122,27 @@ def derive(
         body=compared,
         version=command.rules.version,
     )
-    return Derived(entity, key, fence, parts)
+    return Derived(entity, key, fence, parts, context.body.members(command.recipe.ignore))
+
+
+def check_head(match: Match, raw_query: bytes, headers: Headers) -> Refusal | None:
+    """Why ``derive`` would refuse the request whatever its body is; ``None`` where that depends."""
+    command = match.command
+    body = Body(_UNSEEN, headers, command.recipe.body)
+    context = Context(match.variables, raw_query, headers, body)
+    found: list[object] = [_check_request(command, raw_query, headers)]
+    if body.unfit is not None and (body.form != "raw" or _reads_body(command)):
+        found.append(_unreadable(body.unfit))
+    if not command.entity.reads_body:
+        found.append(_entity(command, context))
+    if not command.key.reads_body:
+        found.append(_key(command, context))
+    if command.fence_from.reads_body and command.rules.fence != "off":
+        found.append(_fence_field(command, context))
+    else:
+        found.append(_fence(command, context))
+    found.append(_check_twins(command, headers))
+    return next((refusal for refusal in found if isinstance(refusal, Refusal)), None)
 
 
 def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
@@ -115,6 +162,40 @@ def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
                 "request-invalid",
                 f"The field {_shown(name)} changes the {changed}; send that {changed} itself.",
             )
+    return None
+
+
+def _check_request(command: CompiledCommand, raw_query: bytes, headers: Headers) -> Refusal | None:
+    return (
+        check_passage(headers, raw_query)
+        or _check_nominated(command, headers)
+        or _check_query(raw_query)
+    )
+
+
+def _check_query(raw_query: bytes) -> Refusal | None:
+    if _METHOD_PARAMETER not in percent_decode(raw_query).lower():  # nearly always
+        return None
+    names = (percent_decode(pair.partition(b"=")[0]) for pair in raw_query.split(b"&"))
+    return _check_names("query", names)
+
+
+def _check_form(body: Body) -> Refusal | None:
+    if body.form not in ("form", "multipart"):
+        return None
+    match body.document():
+        case Parameters(fields) | Multipart(fields=fields):
+            return _check_names("form", (field.name for field in fields))
+        case _:
+            return None
+
+
+def _check_names(what: str, names: Iterable[bytes]) -> Refusal | None:
+    if any(name.lower() == _METHOD_PARAMETER for name in names):
+        return Refusal(
+            "request-invalid",
+            f"The parameter _method in the {what} changes the method; send that method itself.",
+        )
     return None
 
 
@@ -196,7 +277,7 @@ def _fence(command: CompiledCommand, context: Context) -> int | Refusal | None:
 def _read_fence(command: CompiledCommand, context: Context) -> int | Refusal | None:
     place = command.fence_from.placeholders[0]
     limit = command.fence_limit
-    sent = parse_fence(values(context.headers, _FENCE), limit=limit)
+    sent = _fence_field(command, context)
     if isinstance(sent, Refusal) or (
         place.source == "header" and place.name.lower() == _FENCE_NAME
     ):
@@ -212,14 +293,30 @@ def _read_fence(command: CompiledCommand, context: Context) -> int | Refusal | N
     return fence
 
 
+def _fence_field(command: CompiledCommand, context: Context) -> int | Refusal | None:
+    """The fence in the usual field, which counts wherever the policy looks."""
+    return parse_fence(values(context.headers, _FENCE), limit=command.fence_limit)
+
+
 def _fence_elsewhere(place: Placeholder, context: Context, limit: int) -> int | Refusal | None:
     if place.source == "header":
         return parse_fence(values(context.headers, place.name.lower().encode("ascii")), limit=limit)
-    document = context.body.document()
-    if isinstance(document, Unreadable):
-        return _unreadable(document)
-    value = lookup(document.value, place.pointer)
-    return None if isinstance(value, Absent) else fence_of_json(value, limit=limit)
+    match context.body.document():
+        case Unreadable() as reason:
+            return _unreadable(reason)
+        case Document(document):
+            value = lookup(document, place.pointer)
+            return None if isinstance(value, Absent) else fence_of_json(value, limit=limit)
+        case content:
+            found = find_field(content.fields, place.pointer, place.text)
+            if isinstance(found, Invalid):
+                return Refusal("fence-invalid", f"The fence cannot be told: {found.reason}.")
+            return None if found is None else fence_of_text(found, limit=limit)
+
+
+def _reads_body(command: CompiledCommand) -> bool:
+    fenced = command.rules.fence != "off" and command.fence_from.reads_body
+    return fenced or command.entity.reads_body or command.key.reads_body
 
 
 def _refusal(

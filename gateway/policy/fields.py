@@ -5,6 +5,8 @@ They raise ``Wrong``, which pydantic collects with every other mistake of the fi
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +73,7 @@ _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 _MOUNT_SEGMENT = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 _SIZE = re.compile(r"([0-9]{1,12}) ?(B|KiB|MiB|GiB)")
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
 def wrong(problem: str, mend: str) -> PydanticCustomError:
@@ -144,7 +146,9 @@ def address(text: str) -> Address:
             "has no usable host or port", 'write e.g. "https://payments.example:8443"'
         ) from None
     bracketed = ":" in host
-    if port == 0 or not (bracketed or _HOST.fullmatch(host)):
+    shown = f"[{host}]" if bracketed else host
+    behind = parts.netloc.lower().removeprefix(shown)
+    if port == 0 or not _is_host(host) or not re.fullmatch("(:[0-9]{1,5})?", behind):
         raise wrong("has no usable host or port", 'write e.g. "https://payments.example:8443"')
     base = parts.path.rstrip("/")
     if base and check_path(base.encode("ascii")) is not None:
@@ -154,9 +158,18 @@ def address(text: str) -> Address:
         )
     kind: Literal["http", "https"] = "https" if scheme == "https" else "http"
     default = 443 if kind == "https" else 80
-    shown = f"[{host}]" if bracketed else host
     authority = shown if port in (None, default) else f"{shown}:{port}"
     return Address(kind, host, port or default, authority, base)
+
+
+def _is_host(host: str) -> bool:
+    """Whether the client can be made for it: a name without a last dot, or an address without a
+    zone."""
+    if ":" in host:
+        with contextlib.suppress(ValueError):
+            return ipaddress.IPv6Address(host).scope_id is None
+        return False
+    return len(host) <= 253 and all(_LABEL.fullmatch(label) for label in host.split("."))
 
 
 def header_name(text: str) -> str:

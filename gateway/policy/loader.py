@@ -7,14 +7,14 @@ classes and is passed over, as are other file types and names that begin with a 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.policy import crosscheck, environment, schema
+from gateway.policy import crosscheck, environment, schema, tlsfiles
 from gateway.policy.compile import compile_mount
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyError, PolicyErrors
@@ -60,7 +60,7 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
             errors += model
         errors += crosscheck.within(sketches[-1])
         errors += environment.mistakes(path.name, table.get("upstream_headers"), env)
-        errors += _ca_file(path, table.get("ca_file"))
+        errors += tlsfiles.mistakes(path, table)
     errors += crosscheck.across(sketches)
     if errors:
         order = [path.name for path in files]
@@ -108,13 +108,3 @@ def _misplaced(error: PolicyError) -> PolicyError:
     if not close or close[0] in schema.PolicyModel.model_fields:
         return error
     return replace(error, mend=f"write {close[0]} inside [[commands]]")
-
-
-def _ca_file(path: Path, value: object) -> Iterator[PolicyError]:
-    if isinstance(value, str) and value and not (path.parent / value).is_file():
-        yield PolicyError(
-            path.name,
-            "ca_file",
-            f"{value!r} is not a file",
-            "name a PEM file, relative to this policy or absolute",
-        )

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from gateway.core.form import percent_decode, well_encoded
 from gateway.core.keys import Refusal
-from gateway.core.template import percent_decode, well_encoded
 
 __all__ = [
     "SAFE_METHODS",

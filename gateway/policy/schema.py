@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from gateway.core.outline import MAX_FIELDS
 from gateway.policy import fields
 from gateway.policy.errors import PolicyError
 
@@ -22,7 +23,6 @@ __all__ = [
     "PolicyModel",
     "RetainModel",
     "field_path",
-    "json_schema",
     "mistakes",
 ]
 
@@ -37,93 +37,142 @@ MAX_DAYS = 3_650
 
 _Size = Annotated[
     int,
-    BeforeValidator(fields.size, json_schema_input_type=int | str),
+    BeforeValidator(fields.size),
     Field(ge=0, le=MAX_BODY),
 ]
 _KeptSize = Annotated[
     int,
-    BeforeValidator(fields.size, json_schema_input_type=int | str),
-    Field(ge=0, json_schema_extra={"maximum": fields.MAX_KEEP}),
+    BeforeValidator(fields.size),
+    Field(ge=0),
     AfterValidator(fields.keep),
 ]
 _Days = Annotated[int, Field(ge=1, le=MAX_DAYS)]
+_File = Annotated[str, Field(min_length=1)]
 _HeaderName = Annotated[str, AfterValidator(fields.header_name)]
 _SentName = Annotated[str, AfterValidator(fields.sent_name)]
 _Template = Annotated[str, AfterValidator(fields.template)]
 
 
 class _Model(BaseModel):
-    # strict: a quoted number or a yes for true is a mistake, not a spelling.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+    # strict: a quoted number or a yes for true is a mistake, not a spelling. The text below a field
+    # is what an editor shows of it (see ``published``).
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
 
 
 class FingerprintModel(_Model):
     """What must be equal for a key to be the same command, beside method, path, query, entity."""
 
     body: Annotated[
-        Literal["auto", "json", "raw"],
-        BeforeValidator(fields.choice("auto", "json", "raw", later=("form", "multipart"))),
+        Literal["auto", "json", "form", "multipart", "raw"],
+        BeforeValidator(fields.choice("auto", "json", "form", "multipart", "raw")),
     ] = "auto"
+    """How bodies are compared. auto: by their Content-Type; raw: byte by byte."""
     ignore: list[Annotated[str, AfterValidator(fields.pointer)]] = []
-    headers: list[_HeaderName] = []
+    """Members of the body that may differ between retries, as JSON pointers, e.g.
+    /metadata/trace_id."""
+    headers: Annotated[list[_HeaderName], Field(max_length=MAX_FIELDS)] = []
+    """Fields that must be equal too, e.g. Stripe-Version; never the fence."""
 
 
 class RetainModel(_Model):
     """How long things are remembered, in days."""
 
     response_days: _Days = 30
+    """How long the response is kept at least; not longer than key_days."""
     key_days: _Days = 400
+    """How long the key is remembered at least."""
 
 
 class CommandModel(_Model):
     """One kind of command."""
 
     name: Annotated[str, AfterValidator(fields.slug)]
+    """Names the command, e.g. capture; unique in the file. Logs say upstream/command."""
     match: Annotated[str, AfterValidator(fields.pattern)]
+    """Which requests: METHOD /path behind the mount. {x} is exactly one segment; a literal
+    beats a variable."""
     entity: _Template
+    """What the fence protects and what is kept in order, e.g. invoice:{path.invoice_id}. Also
+    {header.NAME}, {query.name} and {body./json/pointer}."""
     key: _Template = "{header.Idempotency-Key}"
+    """What names the command. A template such as capture:{path.invoice_id} makes the business
+    itself the key."""
     fence: Annotated[
         Literal["required", "optional", "off"],
         BeforeValidator(fields.choice("required", "optional", "off")),
     ] = "required"
+    """optional: may be absent, and is then not checked. off: fences are passed over."""
     fence_from: _Template = "{header.X-Execution-Fence}"
+    """Where the fence stands: one header or body placeholder."""
     serial: bool = True
+    """One command of an entity at a time, and none while an earlier one is unknown."""
     unknown: Annotated[
         Literal["hold"], BeforeValidator(fields.choice("hold", later=("resend", "probe")))
     ] = "hold"
+    """What to do with an unknown outcome: keep it so until somebody decides."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] = 30
+    """Seconds from first to last byte. A command may hold its entity for so long."""
     settle_delay_s: Annotated[int, Field(ge=0, le=86_400)] = 300
+    """Seconds for which the upstream may still act on a request that was given up. Lower it
+    only where you know."""
     issuer: Annotated[
         Literal["outside"], BeforeValidator(fields.choice("outside", later=("here",)))
     ] = "outside"
+    """Who hands out fences."""
     # Never a 2xx or an interim status: those say that it was executed, or nothing yet.
     not_executed: list[Annotated[int, Field(ge=300, le=599)]] = [401, 407, 421, 425, 429]
+    """Statuses that prove that nothing happened: the key is given back."""
     ambiguous: list[Annotated[int, Field(ge=200, le=599)]] = [408, 500, 502, 503, 504]
+    """Statuses that prove nothing: the outcome is unknown."""
     send_key: _SentName | None = None
+    """Sends a derived key under this name, the same at every attempt. Only for upstreams that
+    deduplicate by it."""
     send_fence: _SentName | None = None
+    """Sends the fence under this name."""
     pass_authorization: bool = False
+    """Passes the caller's Authorization up. Only for a gateway without keys."""
     request_limit: _Size = 8 * 2**20
+    """Bytes of request body: a number, or text such as "8 MiB" (B, KiB, MiB, GiB)."""
     keep_limit: _KeptSize = 2**20
+    """Bytes of response body that are recorded; a larger one is relayed and not replayed."""
     fingerprint: FingerprintModel = FingerprintModel()
+    """What must be equal for a key to be the same command."""
     retain: RetainModel = RetainModel()
+    """How long things are remembered."""
 
 
 class PolicyModel(_Model):
     """One upstream, where it is mounted and what may be sent to it."""
 
     name: Annotated[str, AfterValidator(fields.slug)]
+    """Names the policy in logs and metrics, e.g. payments; unique in the folder."""
     mount: Annotated[str, AfterValidator(fields.mount)]
+    """Path at the gateway, e.g. /payments; removed before sending. The longest mount wins."""
     upstream: Annotated[str, AfterValidator(fields.upstream_url)]
-    ca_file: Annotated[str, Field(min_length=1)] | None = None
+    """Where it goes: http or https, host, port and base path. No credentials, query or
+    fragment."""
+    ca_file: _File | None = None
+    """PEM file of the authorities to trust in place of the system's, relative to this file."""
+    client_cert_file: _File | None = None
+    """PEM file of the gateway's certificate for the upstream, relative to this file."""
+    client_key_file: _File | None = None
+    """PEM file of its key, relative to this file; not needed where the certificate file holds
+    it."""
     idle_s: Annotated[float, Field(ge=0, le=300, allow_inf_nan=False)] = 4
+    """Seconds within which an idle connection is used again; 0 is always a fresh one."""
     max_connections: Annotated[int, Field(ge=1, le=10_000)] = 256
+    """Connections to this upstream from one process."""
     upstream_headers: dict[_HeaderName, str] = {}
+    """Fields set on every request, over the caller's. ${NAME} is taken from the gateway's
+    environment."""
     commands: list[CommandModel] = []
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a policy file, for editors."""
-    return PolicyModel.model_json_schema()
+    """The commands; without any, every unsafe request is refused."""
 
 
 _EXAMPLES: Mapping[str, str] = {
@@ -151,6 +200,7 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "list_type": ("is not a list", "write it in [brackets]; commands as [[commands]]"),
     "model_type": ("is not a table", "write it as a TOML table"),
     "string_type": ("is not text", "put it in quotes"),
+    "too_long": (f"lists more than {MAX_FIELDS} fields", "keep those that change the effect"),
     "string_too_short": ("is empty", "write a value, or leave the field out"),
 }
 

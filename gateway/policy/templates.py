@@ -1,8 +1,8 @@
 """Templates: literal text with placeholders, e.g. ``invoice:{path.invoice_id}``.
 
 ``{path.x}`` is a variable of the command's match, ``{header.NAME}`` a field, ``{query.name}`` a
-query parameter, ``{body./json/pointer}`` a string in a JSON body (RFC 6901). What counts as a value
-is in ``gateway.core.template``.
+query parameter, ``{body./json/pointer}`` a string in a JSON body (RFC 6901), or the form parameter
+that nests alike. What counts as a value is in ``gateway.core.template``.
 
 A rendered text leads back to one list of values only: two placeholders need text between them, and
 a value that holds the text behind its placeholder is refused. Else ``{path.a}:{path.b}`` would be
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.core.body import Body
 from gateway.core.canonical import Pointer, Unreadable, parse_pointer
-from gateway.core.fingerprint import Body
 from gateway.core.headers import values
 from gateway.core.model import Headers
 from gateway.core.template import (
@@ -101,6 +101,10 @@ class Template:
     def alone(self) -> Placeholder | None:
         """The placeholder of a template that is nothing else."""
         return self.placeholders[0] if self.literals == ("", "") else None
+
+    @property
+    def reads_body(self) -> bool:
+        return any(place.source == "body" for place in self.placeholders)
 
     def render(self, context: Context) -> Rendered:
         """At most 255 printable ASCII characters, or why there is no such text."""

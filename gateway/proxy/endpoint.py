@@ -13,7 +13,7 @@ from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.proxy.answer import Answer, of_problem
 from gateway.proxy.background import Background
-from gateway.proxy.body import Gone, declared_length, drain
+from gateway.proxy.body import Gone, Inflow, announced, drain
 from gateway.proxy.execute import Executor, Trace
 from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_id_of
 from gateway.proxy.passage import pass_through
@@ -84,7 +84,7 @@ class Endpoint:
             case Refused():
                 await self._refuse(taken, scope, receive, send)
             case Passage():
-                await self._pass(taken, scope, receive, send)
+                await self._pass(taken, scope, send)
             case Admissible():
                 await self._execute(taken, receive, send)
 
@@ -97,23 +97,24 @@ class Endpoint:
         answer = of_problem(problem, "rejected", refused.identity.request_id)
         self._journal.refused(refused, answer)
         if refused.unread:
-            await _respond_unread(answer, scope, receive, send)
+            await _respond_unread(answer, scope, receive, send, asked=refused.asked)
         else:
             await respond(answer, send)
 
-    async def _pass(
-        self, passage: Passage, scope: Mapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def _pass(self, passage: Passage, scope: Mapping[str, Any], send: Send) -> None:
+        inflow = passage.inflow
         work = asyncio.ensure_future(pass_through(passage, self._executor.clock))
-        hang_up = asyncio.ensure_future(_disconnected(receive))
+        hang_up = asyncio.ensure_future(inflow.hung_up())
         delivering = False
         try:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if inflow.gone or not work.done():
                 return
             answer = work.result()
             self._journal.passed(passage, answer)
             delivering = True
+            if inflow.unread:
+                answer, send = _closing(answer), _before_it_is_read(inflow, send)
             await _deliver(answer, send, hang_up, head_only=scope["method"] == "HEAD")
         except asyncio.CancelledError:
             if not delivering:
@@ -122,7 +123,10 @@ class Endpoint:
             raise
         finally:
             hang_up.cancel()
-            work.cancel()  # where it still runs, nobody waits for it: its connection is closed
+            if work.done():
+                _let_go(work)
+            else:
+                work.cancel()  # nobody waits for it: its connection is closed
 
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
         full = self._at_a_limit()  # again: reading the body took its time
@@ -198,7 +202,7 @@ def _known_by_now(work: asyncio.Task[Answer | None], request_id: str) -> Answer:
     return of_problem(_CUT_OFF, "unknown", request_id)
 
 
-def _let_go(work: asyncio.Task[Answer | None]) -> None:
+def _let_go(work: asyncio.Task[Answer] | asyncio.Task[Answer | None]) -> None:
     """Close what the answer still holds, if it was not relayed to its end."""
     if not work.cancelled() and work.exception() is None:
         answer = work.result()
@@ -212,32 +216,54 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _respond_unread(
-    answer: Answer, scope: Mapping[str, Any], receive: Receive, send: Send
+    answer: Answer, scope: Mapping[str, Any], receive: Receive, send: Send, *, asked: bool
 ) -> None:
     """Answer before the body is read: at once, then read on so that the caller sees it, and close:
     how much of the body is still to come is unknown (RFC 9112 §9.6).
 
-    A caller that waits for ``100 Continue`` sends no body, so there is none to read.
+    A caller that waits for ``100 Continue`` sends no body until ``asked``, so there is none to
+    read.
     """
     headers: Headers = tuple(scope["headers"])
-    if not (declared_length(headers) or values(headers, b"transfer-encoding")):
+    if not announced(headers):
         await respond(answer, send)
         return
-    answer = replace(answer, headers=(*answer.headers, (b"connection", b"close")))
-    if values(headers, b"expect"):
+    answer = _closing(answer)
+    if values(headers, b"expect") and not asked:
         await respond(answer, send)
         return
 
-    async def send_and_drain(message: Any) -> None:
-        if message["type"] != "http.response.body":
-            await send(message)
-            return
-        await send({**message, "more_body": True})
-        with suppress(OSError):
-            await drain(receive)
-        await send({"type": "http.response.body", "body": b""})
+    await respond(answer, _after(send, lambda: drain(receive)))
 
-    await respond(answer, send_and_drain)
+
+def _closing(answer: Answer) -> Answer:
+    return replace(answer, headers=(*answer.headers, (b"connection", b"close")))
+
+
+def _after(send: Send, drained: Callable[[], Awaitable[None]]) -> Send:
+    """Hold the end of a response back until its caller has written all of its request."""
+
+    async def held(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            await send({**message, "more_body": True})
+            with suppress(OSError):
+                await drained()
+            message = {"type": "http.response.body", "body": b""}
+        await send(message)
+
+    return held
+
+
+def _before_it_is_read(inflow: Inflow, send: Send) -> Send:
+    """For an answer that came before the end of its request: what follows of that is thrown away
+    from the head of the answer on. Not before, or the server would still say ``100 Continue``."""
+    after = _after(send, inflow.drained)
+
+    async def leaving(message: Message) -> None:
+        await after(message)
+        inflow.leave()
+
+    return leaving
 
 
 _STOPPING = Problem(

@@ -20,17 +20,22 @@ from gateway.core.model import Headers
 from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
-from gateway.policy.derive import Derived, check_passage, derive
-from gateway.proxy.body import BODY_S, Gone, TooLarge, TooSlow, declared_length, read_body
+from gateway.policy.derive import Derived, check_head, check_passage, derive
+from gateway.proxy.body import (
+    BODY_S,
+    Gone,
+    Inflow,
+    TooLarge,
+    TooSlow,
+    declared_length,
+    read_body,
+)
 from gateway.proxy.call import GRACE_S, Call
 from gateway.proxy.respond import Receive
-from gateway.upstream import Client, Request
+from gateway.upstream import Client, Request, Streamed
 from gateway.upstream.messages import encode_head
 
 __all__ = ["Identity", "Intake", "Keys", "Passage", "Refused", "request_id_of"]
-
-UNGUARDED_BODY_LIMIT = 1024 * 1024
-"""Bytes of body of a request that streams through: safe methods have next to none."""
 
 _NO_ATTEMPT = UUID(int=0)
 _REQUEST_ID_LIMIT = 64
@@ -64,13 +69,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Answered without admitting. ``unread``: body may be left on the wire.
-    ``mismatch``: set where the refusal is evidence for the audit."""
+    """Answered without admitting. ``unread``: body may be left on the wire; ``asked``: its caller
+    was told to send it. ``mismatch``: set where the refusal is evidence for the audit."""
 
     identity: Identity
     problem: Problem
     unread: bool = False
     mismatch: Mismatch | None = None
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +90,13 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A safe request that streams through, unrecorded."""
+    """A safe request that streams through, unrecorded; its body is still to be read."""
 
     identity: Identity
     client: Client
     request: Request
     policy: str
+    inflow: Inflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +122,8 @@ class Intake:
     pseudonym: bytes
 
     async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
-        """Take one request in, its body included. ``at_a_limit`` says why no further command can
-        be taken now, if none can; it is asked before the body is read."""
+        """Take one request in, its body included if it is a command. ``at_a_limit`` says why no
+        further command can be taken now, if none can; it is asked before the body is read."""
         headers: Headers = tuple(scope["headers"])
         identity = Identity(request_id_of(headers))
         if loops(headers, self.pseudonym):
@@ -131,8 +138,10 @@ class Intake:
                 return Refused(identity, Problem("no-policy", detail), unread=True)
             case Refusal():
                 return Refused(identity, _problem(found), unread=True)
-            case Unguarded() | Match():
-                full = at_a_limit() if isinstance(found, Match) else None
+            case Unguarded():
+                return self._pass(scope, receive, headers, identity, found)
+            case Match():
+                full = at_a_limit()
                 if full is not None:
                     return Refused(identity, full, unread=True)
                 return await self._read(scope, receive, headers, identity, found)
@@ -150,28 +159,30 @@ class Intake:
         receive: Receive,
         headers: Headers,
         identity: Identity,
-        found: Match | Unguarded,
+        found: Match,
     ) -> Taken:
-        limit = (
-            found.command.rules.request_limit if isinstance(found, Match) else UNGUARDED_BODY_LIMIT
-        )
+        limit = found.command.rules.request_limit
         if declared_length(headers) > limit:
             return Refused(identity, _too_large(limit), unread=True)
+        # Reading asks for the body (100 Continue). A caller that waits for that is told what its
+        # head lacks; any other has the body on the wire, and refusing early would cost it the
+        # connection.
+        if b"100-continue" in b",".join(values(headers, b"expect")).lower():
+            refusal = check_head(found, scope["query_string"], headers)
+            if refusal is not None:
+                return _refused(identity, found, refusal, unread=True)
         body = await read_body(receive, limit)
         match body:
             case Gone():
                 return body
             case TooLarge():
-                return Refused(identity, _too_large(limit), unread=True)
+                return Refused(identity, _too_large(limit), unread=True, asked=True)
             case TooSlow():
-                return Refused(identity, _TOO_SLOW, unread=True)
+                return Refused(identity, _TOO_SLOW, unread=True, asked=True)
             case bytes():
                 again = self._principal(headers)  # the key may have been revoked meanwhile
                 if isinstance(again, Problem):
                     return Refused(identity, again)
-                query: bytes = scope["query_string"]
-                if isinstance(found, Unguarded):
-                    return self._pass(scope["method"], query, headers, identity, found, body)
                 return self._derive(scope, headers, identity, found, body)
 
     def _derive(
@@ -211,26 +222,28 @@ class Intake:
 
     def _pass(
         self,
-        method: str,
-        query: bytes,
+        scope: Mapping[str, Any],
+        receive: Receive,
         headers: Headers,
         identity: Identity,
         found: Unguarded,
-        body: bytes,
     ) -> Refused | Passage:
+        query: bytes = scope["query_string"]
         refusal = check_passage(headers, query)
         if refusal is not None:
-            return Refused(identity, _problem(refusal))
+            return Refused(identity, _problem(refusal), unread=True)
+        inflow = Inflow(receive, headers)
         request = Request(
-            method.encode("ascii"),
+            scope["method"].encode("ascii"),
             found.target(query),
             self._headers_up(found.upstream, headers, identity),
-            body,
+            Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
         )
         unwritable = _unwritable(request)
         if unwritable is not None:
-            return Refused(identity, unwritable)
-        return Passage(identity, self.passages[found.upstream.name], request, found.upstream.name)
+            return Refused(identity, unwritable, unread=True)
+        name = found.upstream.name
+        return Passage(identity, self.passages[name], request, name, inflow)
 
     def _headers_up(
         self,
@@ -278,6 +291,7 @@ def command_of(match: Match, derived: Derived, principal: Principal, request_id:
         settle_delay_s=int(rules.settle_delay_s),
         response_days=rules.response_days,
         key_days=rules.key_days,
+        outline=derived.outline(principal.salt),
     )
 
 
@@ -308,12 +322,14 @@ def _unwritable(request: Request) -> Problem | None:
     return None
 
 
-def _refused(identity: Identity, match: Match, refusal: Refusal) -> Refused:
+def _refused(
+    identity: Identity, match: Match, refusal: Refusal, *, unread: bool = False
+) -> Refused:
     mismatch = None
     if refusal.type == "entity-mismatch":
         entity = dict(refusal.members)["entity"]
         mismatch = Mismatch(match.command.rules.policy, entity, refusal.detail)
-    return Refused(identity, _problem(refusal), mismatch=mismatch)
+    return Refused(identity, _problem(refusal), unread, mismatch)
 
 
 def _problem(refusal: Refusal) -> Problem:

@@ -1,13 +1,20 @@
-"""Safe requests that no command lists: streamed through, unrecorded and unpromised."""
+"""Safe requests that no command lists: streamed through, unrecorded and unpromised.
+
+Both bodies flow at the pace of whoever takes them: one piece of each is held, the rest waits with
+whoever sends it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gateway.core.answers import incomplete, no_answer, not_sent
 from gateway.core.model import Stage
+from gateway.core.problems import Problem
 from gateway.core.settle import NotSent, Unknown, sent_of
 from gateway.proxy.answer import Answer, of_problem, relay
+from gateway.proxy.body import BODY_S
 from gateway.proxy.intake import Passage
 from gateway.upstream import Deadlines
 
@@ -15,15 +22,20 @@ __all__ = ["pass_through"]
 
 _CONNECT_S = 5.0
 _FIRST_BYTE_S = 7.0
+_QUIET_S = 300.0
+"""Longest pause of an upstream until its answer begins: a report that takes five times what
+balancers wait for (60 s) still passes, one that never comes gives its connection back."""
 _LAST_S = 3600.0
-"""A large download over a slow line; a caller that is bored hangs up earlier."""
+"""A large download over a slow line, or a stream of events, whose readers come again by themselves;
+a caller that is bored hangs up earlier."""
 
 
 async def pass_through(passage: Passage, clock: Callable[[], float]) -> Answer:
-    """Send once and relay; a safe request may be repeated by its caller, never by us."""
+    """Send once and answer when the head of the response is in; a safe request may be repeated by
+    its caller, never by us."""
     now = clock()
-    deadlines = Deadlines(now + _CONNECT_S, now + _FIRST_BYTE_S, now + _LAST_S)
-    transfer = await passage.client.send(passage.request, deadlines, keep_limit=0)
+    deadlines = Deadlines(now + _CONNECT_S, now + _FIRST_BYTE_S, now + _LAST_S, _QUIET_S)
+    transfer = await passage.client.send(passage.request, deadlines, keep_limit=None)
     exchange = transfer.exchange
     request_id = passage.identity.request_id
     if exchange.response is not None:
@@ -38,5 +50,11 @@ async def pass_through(passage: Passage, clock: Callable[[], float]) -> Answer:
     fault = exchange.fault or "closed"
     if exchange.stage < Stage.SENDING_HEADERS:
         return of_problem(not_sent(NotSent(fault)), "unguarded", request_id)
-    unknown = Unknown(fault, sent_of(exchange.stage))
+    sent = sent_of(exchange.stage)
+    if passage.inflow.slow:
+        return of_problem(replace(_TOO_SLOW, sent=sent), "unguarded", request_id)
+    unknown = Unknown(fault, sent)
     return of_problem(no_answer(unknown), "unguarded", request_id)
+
+
+_TOO_SLOW = Problem("request-invalid", f"Send the body without a pause of {BODY_S:.0f} s.")

@@ -6,6 +6,7 @@ A batch holds at most one command per key and per entity. N = 1 is the ordinary 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -32,29 +33,14 @@ class CommandStore:
     async def admit(self, commands: Sequence[Command]) -> list[Facts]:
         """Admit a batch; facts come back in the order of ``commands``."""
         _check_batch(commands)
-        rows = await self._database.fetch(
-            _SQL["admit"],
-            [c.tenant for c in commands],
-            [c.key_digest for c in commands],
-            [c.key for c in commands],
-            [c.policy for c in commands],
-            [c.entity for c in commands],
-            [c.fingerprint for c in commands],
-            [c.rules for c in commands],
-            [c.fence for c in commands],
-            [c.attempt for c in commands],
-            [c.principal for c in commands],
-            [c.request_id for c in commands],
-            [c.serial for c in commands],
-            [c.unknown for c in commands],
-            [c.upstream_key for c in commands],
-            [c.upstream_digest for c in commands],
-            [c.deadline_ms for c in commands],
-            [c.settle_delay_s for c in commands],
-            [c.response_days for c in commands],
-            [c.key_days for c in commands],
-        )
+        rows = await self._database.fetch(_SQL["admit"], *_columns(commands))
         return [_facts(c, row) for c, row in zip(commands, rows, strict=True)]
+
+    async def rehearse(self, command: Command) -> Facts:
+        """What an admit of ``command`` would find and do now. It is that very statement, rolled
+        back; nothing is written. Raises ``StoreUnavailable``."""
+        (row,) = await self._database.rehearse(_SQL["admit"], *_columns([command]))
+        return _facts(command, row)
 
     async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
         """Record final responses. A response whose attempt has no unsettled row is recorded where
@@ -115,10 +101,10 @@ class CommandStore:
         )
         return [row["held"] for row in rows]
 
-    async def deployment(self) -> UUID:
-        """The id that all processes on this database share."""
+    async def pseudonym(self) -> bytes:
+        """The name in ``Via`` that all processes on this database share."""
         rows = await self._database.fetch(_SQL["deployment"])
-        return UUID(str(rows[0]["id"]))
+        return b"fencegate-" + UUID(str(rows[0]["id"])).hex[:12].encode("ascii")
 
     async def open_parallel(self, serial_policies: Sequence[str]) -> list[str]:
         """Unsettled commands that hold no slot though their policy is serial now, described; at
@@ -151,6 +137,32 @@ def _check_batch(commands: Sequence[Command]) -> None:
     entities = [(c.tenant, c.entity) for c in commands if c.has_entity_row]
     if len(keys) != len(commands) or len(set(entities)) != len(entities):
         raise ValueError("a batch holds at most one command per key and per entity")
+
+
+def _columns(commands: Sequence[Command]) -> tuple[list[Any], ...]:
+    """The parameters of admit, in its order."""
+    return (
+        [c.tenant for c in commands],
+        [c.key_digest for c in commands],
+        [c.key for c in commands],
+        [c.policy for c in commands],
+        [c.entity for c in commands],
+        [c.fingerprint for c in commands],
+        [c.rules for c in commands],
+        [c.fence for c in commands],
+        [c.attempt for c in commands],
+        [c.principal for c in commands],
+        [c.request_id for c in commands],
+        [c.serial for c in commands],
+        [c.unknown for c in commands],
+        [c.upstream_key for c in commands],
+        [c.upstream_digest for c in commands],
+        [c.deadline_ms for c in commands],
+        [c.settle_delay_s for c in commands],
+        [c.response_days for c in commands],
+        [c.key_days for c in commands],
+        [c.outline for c in commands],
+    )
 
 
 def _head(settle: Settle) -> bytes:

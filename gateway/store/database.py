@@ -28,6 +28,12 @@ _CLIENT_MARGIN_S = 0.5
 
 _CONNECT_TIMEOUT_S = 2.0
 
+_REHEARSAL_IDLE_S = 1
+"""Longest that a rehearsal may hold its locks between its statement and its rollback."""
+
+# One message, so that the transaction never stands open without its limit.
+_BEGIN_REHEARSAL = f"begin; set local idle_in_transaction_session_timeout = '{_REHEARSAL_IDLE_S}s'"
+
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -52,7 +58,7 @@ class _Connection(asyncpg.Connection):
 
 
 class Database:
-    """A pool of connections to one database. ``fetch`` is its whole interface."""
+    """A pool of connections to one database. ``fetch`` is all that the hot path asks of it."""
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
         self._pool = pool
@@ -96,6 +102,31 @@ class Database:
                 # After silence the protocol state is unknown: never reuse that connection.
                 _reset(connection)
                 raise AnswerLost(describe(error)) from error
+
+    async def rehearse(self, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
+        """Run one statement and roll it back: what it would answer now. Nothing of it stays.
+
+        It takes the locks that it would take, so others wait for it: as long as for the statement
+        itself and a round trip, and at most ``_REHEARSAL_IDLE_S`` more if this process is stopped
+        in between. Raises ``StoreUnavailable``.
+        """
+        async with self._acquired() as connection:
+            try:
+                await connection.execute(_BEGIN_REHEARSAL)
+                try:
+                    return await connection.fetch(sql, *args)
+                finally:
+                    await connection.execute("rollback")
+            except asyncpg.QueryCanceledError as error:
+                reason = (
+                    f"another statement held a lock for over {STATEMENT_TIMEOUT_S:g} s; try again"
+                )
+                raise StoreUnavailable(reason, code=error.sqlstate) from error
+            except asyncpg.PostgresError as error:
+                raise StoreUnavailable(describe(error), code=error.sqlstate) from error
+            except TRANSPORT_ERRORS as error:
+                _reset(connection)
+                raise StoreUnavailable(describe(error)) from error
 
     async def not_writable(self) -> str | None:
         """Why the database takes no writes, or ``None``. Raises as ``fetch`` does."""

@@ -36,6 +36,7 @@ __all__ = [
     "find",
     "holders",
     "list_commands",
+    "outline_of",
     "resolve",
     "trail",
 ]
@@ -208,6 +209,15 @@ async def find(
     if len(rows) > 1:
         return Ambiguous(tuple(row["key"] for row in rows))
     return _detail(tenant, rows[0])
+
+
+async def outline_of(database: Database, command: CommandInfo) -> bytes | None:
+    """What admit recorded for ``explain`` to compare with; ``None`` where it recorded nothing, or
+    the key has changed hands since. Raises ``StoreUnavailable``."""
+    rows = await read(
+        database, _SQL["outline"], command.tenant, command.key_digest, command.attempt
+    )
+    return rows[0]["outline"] if rows else None
 
 
 async def holders(database: Database, key: str) -> list[str]:

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from gateway.upstream.client import BodyCutShort, Client, Transfer
 from gateway.upstream.clock import now_s
-from gateway.upstream.messages import Deadlines, Request
+from gateway.upstream.messages import Deadlines, Request, Streamed
 from gateway.upstream.origin import Origin
 
-__all__ = ["BodyCutShort", "Client", "Deadlines", "Origin", "Request", "Transfer", "now_s"]
+__all__ = [
+    "BodyCutShort",
+    "Client",
+    "Deadlines",
+    "Origin",
+    "Request",
+    "Streamed",
+    "Transfer",
+    "now_s",
+]

@@ -140,11 +140,14 @@ class Client:
         self._context = (ssl_context or _verifying_context()) if origin.tls else None
         self._pool = Pool(self._dial, max_connections=max_connections, idle_s=idle_s, clock=clock)
 
-    async def send(self, request: Request, deadlines: Deadlines, *, keep_limit: int) -> Transfer:
+    async def send(
+        self, request: Request, deadlines: Deadlines, *, keep_limit: int | None
+    ) -> Transfer:
         """Send once. Returns when the response is complete, when its body has grown past
         ``keep_limit`` bytes (``oversize``), or with the fault that ended it.
 
-        With ``keep_limit=0`` that is the head and nothing of the body, unless the body is empty.
+        Without a ``keep_limit`` it returns at the head of the response; a body is then ``oversize``
+        whatever its length, and all of it comes by :meth:`Transfer.rest`.
         If the caller is cancelled the socket is closed: how far the request got is then unknown to
         it, so run this where nothing cancels.
         """
@@ -188,5 +191,6 @@ class Client:
 
 def _verifying_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # some builds of Python leave it to the system
     context.set_alpn_protocols(["http/1.1"])
     return context

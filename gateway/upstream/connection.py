@@ -7,6 +7,8 @@ The rules of the sending side:
 - The clock is read before every write. Timers alone would not do: they stand still while the
   machine is suspended, and the first thing to run after a pause may be the write.
 - Whatever a response already says ends the sending; a request cut short is never finished later.
+- Of a streamed body one piece is held, and the next is asked for when the one before has left. The
+  same holds in the other direction: what nobody has taken yet stops the reading.
 - Nothing is ever sent twice. A reused connection that dies as the request is written is reported
   as what it is: sent, and closed or reset.
 """
@@ -18,12 +20,12 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import cast
 
 from gateway.core.model import Stage
-from gateway.upstream.messages import Deadlines
+from gateway.upstream.messages import PIECE, Deadlines, Streamed, body_parts
 from gateway.upstream.reading import ResponseReader
 
 try:
@@ -32,10 +34,8 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["PIECE", "Connection"]
+__all__ = ["Connection"]
 
-PIECE = 64 * 1024
-"""Bytes written between two looks at the clock and at what the peer says."""
 _QUEUE_HIGH = 256 * 1024
 """Bytes of an oversize body that wait for their consumer before reading pauses."""
 
@@ -176,36 +176,96 @@ class Connection(asyncio.Protocol):
     # -- one exchange
 
     async def perform(
-        self, reader: ResponseReader, head: bytes, body: bytes, deadlines: Deadlines
+        self, reader: ResponseReader, head: bytes, body: bytes | Streamed, deadlines: Deadlines
     ) -> None:
-        """Write the request and read until ``reader`` is settled. Raises only on cancellation."""
+        """Write the request and read until ``reader`` is settled. Raises only on cancellation, or
+        what pulling a streamed body raises."""
         self._reader = reader
         self.stage = Stage.CONNECTED
         self._arm(deadlines.last)
         if not self._may_write(reader, min(deadlines.first_byte, deadlines.last)):
             return
         self.stage = Stage.SENDING_HEADERS
-        if len(body) <= PIECE:
+        if isinstance(body, Streamed):
+            self._transport.write(head)
+            await self._send_stream(reader, body, deadlines)
+        elif len(body) <= PIECE:
             self._transport.write(head + body)
             self.stage = Stage.SENT
         else:
             self._transport.write(head)
-            await self._send_body(reader, body, deadlines.last)
-        while not reader.settled:
-            await self._wait()
+            if await self._send_parts(reader, body_parts(body, chunked=False), deadlines):
+                self.stage = Stage.SENT
+        await self._answered(reader, deadlines)
 
-    async def _send_body(self, reader: ResponseReader, body: bytes, last: float) -> None:
-        view = memoryview(body)
-        for start in range(0, len(body), PIECE):
-            # One turn of the loop for each piece, so that an early answer is seen.
+    async def _answered(self, reader: ResponseReader, deadlines: Deadlines) -> None:
+        if not reader.settled:
+            self._arm(self._until_quiet(deadlines))
+            while not reader.settled:
+                await self._wait()
+        if deadlines.quiet_s is not None and not (reader.done or reader.fault):
+            self._arm(deadlines.last)  # the body may pause for as long as it likes
+
+    async def _send_parts(
+        self, reader: ResponseReader, parts: Iterable[bytes | memoryview], deadlines: Deadlines
+    ) -> bool:
+        """Write parts of the body, each once there is room; false where the sending is over."""
+        for part in parts:
+            # One turn of the loop for each part, so that an early answer is seen.
             await asyncio.sleep(0)
+            full = self._writing_paused
+            if full:
+                self._arm(self._until_quiet(deadlines))
             while self._writing_paused and not (reader.settled or reader.status):
                 await self._wait()
-            if reader.settled or reader.status or not self._may_write(reader, last):
-                return
+            if reader.settled or reader.status or not self._may_write(reader, self._due):
+                return False
             self.stage = Stage.SENDING_BODY
-            self._transport.write(view[start : start + PIECE])
+            self._transport.write(part)
+        return True
+
+    async def _send_stream(
+        self, reader: ResponseReader, body: Streamed, deadlines: Deadlines
+    ) -> None:
+        """Send a body piece by piece. No byte more than announced leaves, since it would be read as
+        the next request."""
+        left = body.length
+        while True:
+            self._arm(deadlines.last)  # how long the next piece may take is for the source to say
+            piece = await self._pulled(reader, body)
+            if piece is None:
+                return
+            if left is not None:
+                left -= len(piece)
+                if left < 0 or (left > 0 and not piece):
+                    reader.fail("closed")
+                    return
+            parts = body_parts(piece, chunked=left is None)
+            if not await self._send_parts(reader, parts, deadlines):
+                return
+            if not piece or left == 0:
+                break
         self.stage = Stage.SENT
+
+    async def _pulled(self, reader: ResponseReader, body: Streamed) -> bytes | None:
+        """The next piece; ``None`` where the sending is over."""
+        pulling = asyncio.ensure_future(body.pull())
+        pulling.add_done_callback(lambda _: self._wake())
+        try:
+            while not (pulling.done() or reader.settled or reader.status):
+                await self._wait()
+        finally:
+            pulling.cancel()
+        if reader.settled or reader.status:
+            return None
+        piece = pulling.result()
+        if piece is None:
+            reader.fail("closed")
+        return piece
+
+    def _until_quiet(self, deadlines: Deadlines) -> float:
+        quiet_s = deadlines.quiet_s
+        return deadlines.last if quiet_s is None else min(deadlines.last, self._clock() + quiet_s)
 
     def _may_write(self, reader: ResponseReader, limit: float) -> bool:
         if self._lost or self._spoiled or self._transport.is_closing():
@@ -214,7 +274,7 @@ class Connection(asyncio.Protocol):
             reader.fail("paused")
         return reader.fault is None
 
-    # -- the rest of an oversize body
+    # -- the body of a response that is passed on
 
     def flow(self) -> None:
         """Read on; the consumer of the queue has caught up."""

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from gateway.core.model import Headers
 
-__all__ = ["Deadlines", "Request", "encode_head"]
+__all__ = ["PIECE", "Deadlines", "Request", "Streamed", "body_parts", "encode_head"]
+
+PIECE = 64 * 1024
+"""Bytes of body written between two looks at the clock and at what the peer says."""
 
 _BODY_EXPECTED = frozenset((b"POST", b"PUT", b"PATCH"))
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A body that is sent as it comes. ``length``: its bytes, ``None`` where they are not known
+    beforehand; it is then sent chunked.
+
+    ``pull`` waits for the next piece: empty at the end, ``None`` where the body broke off. It is
+    called when the piece before has left, never twice at a time, and may be cancelled.
+    """
+
+    length: int | None
+    pull: Callable[[], Awaitable[bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +34,13 @@ class Request:
 
     ``target`` is the raw origin form, base path included. ``headers`` is the whole end-to-end list
     with ``Host``, and without ``Connection``, ``Transfer-Encoding`` and ``Content-Length``: the
-    client adds the last of these and nothing else.
+    client adds one of the last two and nothing else.
     """
 
     method: bytes
     target: bytes
     headers: Headers
-    body: bytes = b""
+    body: bytes | Streamed = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +49,15 @@ class Deadlines:
 
     By ``connect`` a connection exists (slot, DNS, TCP and TLS included); before ``first_byte`` the
     first byte is written or never; by ``last`` the whole exchange is over.
+
+    ``quiet_s`` is a duration: until the head of the response is in, the upstream may leave the next
+    piece of a streamed body, or an answer to the whole request, outstanding for so long.
     """
 
     connect: float
     first_byte: float
     last: float
+    quiet_s: float | None = None
 
 
 def encode_head(request: Request) -> bytes:
@@ -47,11 +68,29 @@ def encode_head(request: Request) -> bytes:
     """
     lines = [b"%b %b HTTP/1.1" % (request.method, request.target)]
     lines += [b"%b: %b" % line for line in request.headers]
-    if request.body or request.method in _BODY_EXPECTED:  # RFC 9110 §8.6
-        lines.append(b"Content-Length: %d" % len(request.body))
+    body = request.body
+    if isinstance(body, Streamed):
+        length = body.length
+        lines.append(
+            b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+        )
+    elif body or request.method in _BODY_EXPECTED:  # RFC 9110 §8.6
+        lines.append(b"Content-Length: %d" % len(body))
     breaks = len(lines) + 1
     lines += (b"", b"")
     head = b"\r\n".join(lines)
     if head.count(b"\n") != breaks or head.count(b"\r") != breaks or lines[0].count(b" ") != 2:
         raise ValueError("a request line or field line holds a line break or a stray space")
     return head
+
+
+def body_parts(piece: bytes, *, chunked: bool) -> Iterator[bytes | memoryview]:
+    """A piece of a body as it goes over the wire, at most ``PIECE`` bytes of it at a time. In
+    chunks the empty piece is the last one (RFC 9112 §7.1)."""
+    if chunked and not piece:
+        yield b"0\r\n\r\n"
+        return
+    view = memoryview(piece)
+    for start in range(0, len(piece), PIECE):
+        part = view[start : start + PIECE]
+        yield b"".join((b"%x\r\n" % len(part), part, b"\r\n")) if chunked else part

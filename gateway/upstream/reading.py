@@ -36,6 +36,8 @@ class ResponseReader:
 
     ``settled`` turns true when there is something to act upon: ``done`` (complete), ``fault``, or
     ``oversize`` (the body outgrew ``keep_limit``; from then on its bytes pass through ``queue``).
+    Without a ``keep_limit`` any body is oversize, and that from the end of the head on: whoever
+    only passes it on need not wait for its first byte.
     ``status`` is 0 until the head of a final response is complete and accepted. ``extra``: bytes
     came that belong to no response, so the connection must not be used again.
     """
@@ -54,6 +56,7 @@ class ResponseReader:
         "_parser",
         "_size",
         "_started",
+        "_streams",
         "_transfer_coding",
         "close_delimited",
         "done",
@@ -67,7 +70,7 @@ class ResponseReader:
         "status",
     )
 
-    def __init__(self, *, method: bytes, keep_limit: int, head_limit: int) -> None:
+    def __init__(self, *, method: bytes, keep_limit: int | None, head_limit: int) -> None:
         self.settled = self.done = self.oversize = False
         self.fault: Fault | None = None
         self.status = 0
@@ -76,7 +79,8 @@ class ResponseReader:
         self.queued = 0
         """Bytes in ``queue``."""
         self._bodiless = method == b"HEAD"
-        self._keep_limit = keep_limit
+        self._keep_limit = keep_limit or 0
+        self._streams = keep_limit is None
         self._head_limit = self._head_room = head_limit
         self._headers: list[tuple[bytes, bytes]] = []
         self._kept: list[bytes] = []
@@ -229,6 +233,7 @@ class ResponseReader:
             self._finish()
         else:
             self.close_delimited = coding is None and not self._length_seen
+            self.oversize = self.settled = self._streams
 
     def on_body(self, data: bytes) -> None:
         if self.done:
@@ -270,6 +275,8 @@ class ResponseReader:
 
     def _finish(self) -> None:
         self.done = self.settled = True
+        if not self._size:
+            self.oversize = False  # streamed, and empty: there is no rest
         self._parser = None
 
     def _halt(self, fault: Fault) -> None:

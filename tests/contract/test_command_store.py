@@ -386,6 +386,15 @@ def test_a_settled_command_is_never_given_back(caller: Caller) -> None:
     assert isinstance(caller.admit(caller.new()), Replay)
 
 
+def test_an_unknown_command_is_never_given_back(caller: Caller) -> None:
+    """What has been held has no proof any more, whatever a late release believes."""
+    made = caller.forwarded()
+    caller.hold(made)
+    assert caller.release(made) is False
+    assert "released" not in caller.subject.events(made)
+    assert caller.admit(caller.new()) == RejectUnknown(None, compared=True)
+
+
 # Hold.
 
 

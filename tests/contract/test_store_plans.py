@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -13,6 +14,7 @@ import pytest
 
 from gateway.core.command import Command, Hold, Release, Settle
 from gateway.core.model import Response
+from gateway.core.outline import OUTLINE_LIMIT
 from gateway.store.commands import CommandStore
 from tests.integration.test_store_model import OneConnection
 from tests.kit.commands import attempt, command
@@ -42,15 +44,21 @@ def made(number: int, *, by: int | None = None) -> Command:
     )
 
 
+def _outline(made: Command, size: int) -> bytes:
+    return random.Random(made.key).randbytes(size)
+
+
 class Table:
     """A store on one connection, whose statistics are exact once they are asked for."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, outline_bytes: int = 60) -> None:
         self._runner = asyncio.Runner()
         self.connection: asyncpg.Connection = self.run(asyncpg.connect(dsn))
         self.store = CommandStore(OneConnection(self.connection))  # type: ignore[arg-type]
         for start in range(0, ROWS, BATCH):
-            self.run(self.store.admit([made(number) for number in range(start, start + BATCH)]))
+            batch = [made(number) for number in range(start, start + BATCH)]
+            outlined = [replace(each, outline=_outline(each, outline_bytes)) for each in batch]
+            self.run(self.store.admit(outlined))
 
     def run(self, work: Any) -> Any:
         return self._runner.run(work)
@@ -143,6 +151,19 @@ def test_every_settle_is_a_hot_update(table: Table, first: int, size: int) -> No
 async def _in_batches(table: Table, first: int, answer: Response) -> None:
     for start in range(first, first + 100, 20):
         await table.store.settle(settles(start, 20, answer))
+
+
+def test_every_settle_is_a_hot_update_beside_the_largest_outline(postgres: Server) -> None:
+    with postgres.database() as dsn:
+        table = Table(dsn, outline_bytes=OUTLINE_LIMIT)
+        try:
+            for first, size in ((0, 0), (100, 400), (200, 5_000)):
+                body = random.Random(size).randbytes(size)
+                answer = Response(200, ANSWER.headers, body)
+                did = table.during(_in_batches(table, first, answer))
+                assert (did["updated"], did["hot"]) == (100, 100), size
+        finally:
+            table.close()
 
 
 def test_every_hold_is_a_hot_update(table: Table) -> None:

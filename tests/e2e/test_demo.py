@@ -22,6 +22,7 @@ from gateway.demo.processes import Crew, Interrupts, environment
 from gateway.demo.render import Narrator
 from gateway.demo.stage import Stage
 from gateway.demo.world import start_api
+from tests.kit.db import open_folder
 
 MARK = "DEMO_TEST_MARK"
 PROMPT = "Press Ctrl-C here"
@@ -85,7 +86,14 @@ def start(folder: Path, *arguments: str, **env: str) -> Demo:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[list[Demo]]:
+def tmp_path() -> Iterator[Path]:
+    """Where a demo keeps its files: as root, its PostgreSQL must be able to pass into it."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def started() -> Iterator[list[Demo]]:
     """Demos to be ended if the test does not."""
     demos: list[Demo] = []
     yield demos
@@ -140,14 +148,16 @@ def test_keep_leaves_it_running_with_lines_that_can_be_pasted(
         subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stdout
         for line in pasted
     ]
-    assert len(said) == 5
-    new, replay, stale, audit, ledger = said
+    assert len(said) == 7
+    new, replay, stale, audit, late, other, ledger = said
     assert "HTTP/1.1 201" in new
     assert "gateway-outcome: applied" in new.lower()
     assert "HTTP/1.1 201" in replay
     assert "idempotent-replayed: true" in replay.lower()
     assert "HTTP/1.1 412" in stale
     assert "my-late-key" in audit
+    assert "412 fence-stale" in late
+    assert "differs in   body /amount\n" in other
     assert ledger.count('"capture_') == 1
     demo.process.send_signal(signal.SIGINT)
     code, output = demo.finish()

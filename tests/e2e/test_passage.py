@@ -157,7 +157,7 @@ def test_what_streams_through_takes_no_connection_from_commands_and_ends_with_it
 
     with stack(postgres, policies) as made:
         scene = made.scene()
-        scene.upstream.script = lambda r: hang() if r.method == "GET" else None
+        scene.upstream.script = lambda r: hang() if r.method == b"GET" else None
         first = scene.caller.open("GET", "/pay/v1/hangs", [], b"")
         scene.upstream.wait_for_requests(1)
         assert scene.send().status == 201

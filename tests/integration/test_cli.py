@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gateway.store import audit
 from gateway.store.database import Database
 from gateway.store.embedded import attach, start
 from gateway.store.tenants import load_snapshot
-from tests.kit.db import Server, dsn_of, execute, with_connection
+from tests.kit.db import Server, dsn_of, execute, open_folder, with_connection
 from tests.kit.operating import (
     ROOT,
     Done,
@@ -121,6 +122,12 @@ def test_migrate_says_what_it_applied_and_can_be_repeated(empty_database: str) -
 # --- the embedded database -------------------------------------------------------------------
 
 
+@pytest.fixture
+def opened() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("argv", [*READS, *WRITES])
 def test_without_any_database_none_is_made(tmp_path: Path, argv: list[str]) -> None:
     """A wrong folder must not answer for another database; the message says which was looked in."""
@@ -129,28 +136,28 @@ def test_without_any_database_none_is_made(tmp_path: Path, argv: list[str]) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_migrate_makes_the_embedded_database_and_leaves_no_server(tmp_path: Path) -> None:
-    folder = tmp_path / "db"
+def test_migrate_makes_the_embedded_database_and_leaves_no_server(opened: Path) -> None:
+    folder = opened / "db"
     env = {"FENCEGATE_DATA_DIR": "db"}
-    made = fencegate("migrate", env=env, cwd=tmp_path)
+    made = fencegate("migrate", env=env, cwd=opened)
     assert made.code == 0, made.err
     assert made.out.startswith(f"made an embedded database in {folder}\n")
     assert attach(folder) is None
-    again = fencegate("migrate", env=env, cwd=tmp_path)
+    again = fencegate("migrate", env=env, cwd=opened)
     assert again.out == f"the database schema is current (embedded, in {folder})\n"
-    key = fencegate("keys", "add", "--tenant", "x", "--name", "worker", env=env, cwd=tmp_path)
+    key = fencegate("keys", "add", "--tenant", "x", "--name", "worker", env=env, cwd=opened)
     assert key.code == 0, key.err
-    assert "worker" in fencegate("keys", "list", env=env, cwd=tmp_path).out
+    assert "worker" in fencegate("keys", "list", env=env, cwd=opened).out
     assert attach(folder) is None
 
 
-def test_a_running_embedded_server_is_used_and_left_running(tmp_path: Path) -> None:
-    cluster = start(tmp_path / "db", watchdog=True)
+def test_a_running_embedded_server_is_used_and_left_running(opened: Path) -> None:
+    cluster = start(opened / "db", watchdog=True)
     try:
-        env = {"FENCEGATE_DATA_DIR": str(tmp_path / "db")}
+        env = {"FENCEGATE_DATA_DIR": str(opened / "db")}
         assert fencegate("migrate", env=env).code == 0
         assert fencegate("audit", env=env).out == "no audit row matches\n"
-        found = attach(tmp_path / "db")
+        found = attach(opened / "db")
         assert found is not None
         assert found.pid == cluster.pid
     finally:

@@ -19,19 +19,26 @@ import pytest
 
 from gateway.store import embedded
 from gateway.store.embedded import Cluster, EmbeddedPostgresError, binaries, postmaster, privileges
-from tests.kit.db import execute, with_connection
+from tests.kit.db import execute, open_folder, with_connection
 
 AS_ROOT = os.geteuid() == 0
 CHECKOUT = Path(embedded.__file__).parents[3]
+NAMESPACES = (
+    AS_ROOT
+    and shutil.which("unshare") is not None
+    and subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode == 0
+)
+NO_NAMESPACES = "root may make no user namespaces: in a chroot, in most containers"
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="needs root")
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """As root, tmp_path lies below a folder of mode 0700: the hard case."""
-    folder = tmp_path / "db"
-    yield folder
-    stop(folder)
+    """As root, tmp_path lies below a folder of mode 0700: the hard case, where it can be met."""
+    with open_folder() as opened:
+        folder = (tmp_path if not AS_ROOT or NAMESPACES else opened) / "db"
+        yield folder
+        stop(folder)
 
 
 @pytest.fixture
@@ -107,6 +114,7 @@ def test_only_the_password_opens_it_and_only_the_owner_reads_that(data_dir: Path
     assert json.loads((data_dir / "server.json").read_text())["dsn"] == cluster.dsn
 
 
+@pytest.mark.skipif(AS_ROOT and not NAMESPACES, reason=NO_NAMESPACES)  # nobody cannot pass
 def test_a_folder_that_exists_keeps_its_mode(data_dir: Path) -> None:
     data_dir.mkdir(mode=0o750)
     embedded.start(data_dir)
@@ -118,8 +126,8 @@ def test_settings_of_the_caller_win(data_dir: Path) -> None:
     assert answer(cluster, "show max_connections") == "23"
 
 
-def test_a_path_too_long_for_a_socket_gets_a_socket_elsewhere(tmp_path: Path) -> None:
-    folder = tmp_path / ("d" * 90) / "db"
+def test_a_path_too_long_for_a_socket_gets_a_socket_elsewhere(data_dir: Path) -> None:
+    folder = data_dir.parent / ("d" * 90) / "db"
     cluster = embedded.start(folder)
     socket_dir = Path(json.loads((folder / "server.json").read_text())["socket_dir"])
     assert (socket_dir / f".s.PGSQL.{cluster.port}").is_socket()
@@ -324,6 +332,7 @@ def test_root_runs_it_as_nobody_where_nobody_gets_there(open_dir: Path) -> None:
 
 
 @needs_root
+@pytest.mark.skipif(not NAMESPACES, reason=NO_NAMESPACES)
 def test_root_runs_it_in_a_namespace_below_a_closed_folder(data_dir: Path) -> None:
     assert mode(data_dir.parents[1]) == 0o700
     cluster = embedded.start(data_dir)
@@ -336,11 +345,11 @@ def test_root_runs_it_in_a_namespace_below_a_closed_folder(data_dir: Path) -> No
 
 @needs_root
 def test_root_without_namespaces_is_told_what_to_do(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(privileges, "_in_namespace", lambda binaries: None)
     with pytest.raises(EmbeddedPostgresError, match=r"does not run as root.*FENCEGATE_DATA_DIR"):
-        embedded.start(data_dir)
+        embedded.start(tmp_path / "db")
 
 
 @needs_root

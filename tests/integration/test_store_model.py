@@ -239,6 +239,14 @@ class StoreMachine(RuleBasedStateMachine):
     def admit(self, batch: list[dict[str, Any]]) -> None:
         self._do(self._admit(batch))
 
+    @rule(spec=SPEC)
+    def rehearse(self, spec: dict[str, Any]) -> None:
+        """What an admit would answer; that nothing of it stays is the invariant's to see."""
+        number = self.tenant * 10_000 + next(self.numbers)
+        made = command(by=attempt(number), tenant=self.tenant, **spec)
+        facts = self.bench.run(self.bench.store.rehearse(made))
+        assert facts == deepcopy(self.model).admit(made)
+
     @precondition(lambda self: self.admits)
     @rule(pick=PICK)
     def admit_again_after_a_lost_answer(self, pick: int) -> None:
@@ -454,6 +462,8 @@ class StoreMachine(RuleBasedStateMachine):
         fields = ("key", "policy", "entity", "fingerprint", "rules", "fence", "principal")
         assert [row[name] for name in fields] == [getattr(c, name) for name in fields]
         assert (row["serial"], row["attempts"]) == (c.serial, 1)
+        unmatched = row["settled_by"] == "late" and row["admitted_at"] == row["deadline"]
+        assert row["outline"] == c.outline or (unmatched and row["outline"] is None)
         if row["settled_at"] is not None:
             assert row["expires_at"] == row["settled_at"] + timedelta(days=c.key_days)
         kept = row["body"] is not None

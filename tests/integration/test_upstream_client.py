@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.model import Exchange, Response, Stage
 from gateway.upstream import BodyCutShort, Client, Origin, Request, Transfer
-from gateway.upstream.connection import PIECE
+from gateway.upstream.messages import PIECE
 from tests.kit.upstream import (
     Answer,
     Gate,

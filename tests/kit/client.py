@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +60,7 @@ class Reply:
     @property
     def problem(self) -> str | None:
         """The problem's short type, ``None`` where this is no problem document of the gateway."""
-        if self.one("Content-Type") != "application/problem+json":
+        if self.all("Content-Type") != ["application/problem+json"]:
             return None
         kind = str(self.json().get("type"))
         return kind.removeprefix(PREFIX) if kind.startswith(PREFIX) else None
@@ -94,6 +96,25 @@ class Exchange:
         finally:
             response.close()
         return Reply(response.status, tuple(response.getheaders()), body)
+
+    def interim(self, timeout_s: float = _TIMEOUT_S) -> int | None:
+        """Wait for the next answer: the status of an interim one, which is taken off the
+        connection; ``None`` where it is final, and left for ``reply`` or ``next``."""
+        self._sock.settimeout(timeout_s)
+        until = time.monotonic() + timeout_s
+        while b"\r\n\r\n" not in (seen := self._sock.recv(65536, socket.MSG_PEEK)):
+            assert seen, "the connection ended in place of an answer"
+            assert time.monotonic() < until, f"no whole head within {timeout_s} s: {seen!r}"
+        head = seen.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        status = int(head.split(b" ", 2)[1])
+        if status >= 200:
+            return None
+        self._sock.recv(len(head))
+        return status
+
+    def readable(self) -> bool:
+        """Whether anything has come that was not read yet."""
+        return bool(select.select([self._sock], [], [], 0)[0])
 
     def read(self, timeout_s: float = _TIMEOUT_S) -> bytes:
         """The next raw bytes, empty at the end of the stream."""
@@ -134,8 +155,10 @@ class Caller:
         body: bytes | None = b"",
         *,
         host: str | None = None,
+        on: Exchange | None = None,
     ) -> Exchange:
-        """Send one request. ``body`` ``None`` says nothing of a body; the test writes on."""
+        """Send one request. ``body`` ``None`` says nothing of a body; the test writes on. ``on``:
+        send it on the connection of an exchange that was answered."""
         own: list[tuple[str, str]] = [("Host", host or "gateway.test")]
         if self._token is not None:
             own.append(("Authorization", f"Bearer {self._token}"))
@@ -143,6 +166,9 @@ class Caller:
             own.append(("Content-Length", str(len(body))))
         lines = [f"{method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in [*own, *fields])]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        if on is not None:
+            on.send(head + (body or b""))
+            return on
         return self.raw(head + (body or b""), method=method)
 
     def raw(self, data: bytes, *, method: str = "POST") -> Exchange:

@@ -58,6 +58,7 @@ def command(
         settle_delay_s=settle_delay_s,
         response_days=30,
         key_days=400,
+        outline=digest(f"{rules}/{body}", 32),
     )
 
 

@@ -7,6 +7,7 @@ that they serve fixtures of tests of either kind.
 
 import asyncio
 import itertools
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -98,10 +99,24 @@ class Server:
 
 
 @contextmanager
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that root's PostgreSQL, which runs as another account, can pass into.
+
+    Temporary folders have mode 0700, and a container or a chroot often has no user namespaces,
+    the way in which the product manages with that mode.
+    """
+    with tempfile.TemporaryDirectory(prefix="fencegate-test-") as name:
+        folder = Path(name)
+        if os.geteuid() == 0:
+            folder.chmod(0o711)
+        yield folder
+
+
+@contextmanager
 def server(settings: dict[str, str] | None = None) -> Iterator[Server]:
     """A server in a temporary folder that ends with this process, whatever ends it."""
-    with tempfile.TemporaryDirectory(prefix="fencegate-test-") as folder:
-        cluster = start(Path(folder) / "db", watchdog=True, settings=settings)
+    with open_folder() as folder:
+        cluster = start(folder / "db", watchdog=True, settings=settings)
         made = Server(cluster)
         try:
             yield made

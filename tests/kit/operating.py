@@ -140,6 +140,7 @@ async def _command(database: Database, key: str, **values: object) -> Command:
         "settle_delay_s": 300,
         "response_days": 30,
         "key_days": 400,
+        "outline": b"",
     }
     return Command(**{**defaults, **values})  # type: ignore[arg-type]
 

@@ -24,7 +24,8 @@ Answers:
 - ``drip([b"..", b".."], gate=None)``: raw pieces, one segment each; a gate lets one piece through
   for each ``gate.step()``
 - ``gated(gate, answer)``: holds the answer until ``gate.release()``; the effect has happened
-- ``early(answer)``: answers as soon as the head is in; what comes of the body is thrown away
+- ``early(answer, after=0)``: answers as soon as the head is in, and so many bytes of the body; what
+  comes behind is thrown away
 
 A request has an effect if it came complete and its answer says so: by default a ``respond`` below
 400 and everything else but ``early``; ``effect=True`` or ``False`` decides otherwise.
@@ -127,6 +128,7 @@ class Answer:
     gate: Gate | None = None
     step: Gate | None = None
     before_body: bool = False
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +211,10 @@ def gated(gate: Gate, answer: Answer | None = None) -> Answer:
     return Answer(base.pieces, base.then, base.effect, gate, base.step, base.before_body)
 
 
-def early(answer: Answer) -> Answer:
-    """Answer as soon as the head is in; the body is thrown away, and nothing is done."""
-    return Answer(answer.pieces, answer.then, False, answer.gate, answer.step, True)
+def early(answer: Answer, after: int = 0) -> Answer:
+    """Answer as soon as the head is in, and ``after`` bytes of the body; the rest is thrown away,
+    and nothing is done."""
+    return Answer(answer.pieces, answer.then, False, answer.gate, answer.step, True, after)
 
 
 def closed_port() -> int:
@@ -237,17 +240,19 @@ class RecordingUpstream:
     """See the module. A context manager; ``start()`` and ``stop()`` do the same by hand.
 
     ``tls=True`` serves https with a certificate of a throw-away authority for 127.0.0.1 and
-    localhost; ``client_context()`` trusts it.
+    localhost; ``client_context()`` trusts it. A context of the test's own takes its place.
     """
 
     def __init__(
         self,
         *,
         script: Callable[[Recorded], Answer | None] | None = None,
-        tls: bool = False,
+        tls: bool | ssl.SSLContext = False,
+        host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         self.script = script
+        self._host = host
         self._queue: deque[Answer] = deque()
         self._ledger = _Ledger()
         self._port = port
@@ -259,7 +264,9 @@ class RecordingUpstream:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ca: Any = None
         self._context: ssl.SSLContext | None = None
-        if tls:
+        if isinstance(tls, ssl.SSLContext):
+            self._context = tls
+        elif tls:
             self._make_certificate()
 
     # -- life
@@ -418,7 +425,7 @@ class RecordingUpstream:
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self._port, ssl=self._context, limit=_HEAD_LIMIT, backlog=1024
+            self._serve, self._host, self._port, ssl=self._context, limit=_HEAD_LIMIT, backlog=1024
         )
         self._port = self._server.sockets[0].getsockname()[1]
 
@@ -478,7 +485,8 @@ class RecordingUpstream:
         with self._ledger.changed:
             answer = self._queue.popleft() if self._queue else None
         if answer is not None and answer.before_body:
-            recorded = self._record(connection, head, b"", complete=False)
+            start = await _read_start(reader, answer.after)
+            recorded = self._record(connection, head, start, complete=False)
         else:
             body, complete = await _read_body(head, reader)
             recorded = self._record(connection, head, body, complete=complete)
@@ -562,6 +570,14 @@ async def _read_body(head: bytes, reader: asyncio.StreamReader) -> tuple[bytes, 
                 break
             body += piece
     return bytes(body), len(body) == length
+
+
+async def _read_start(reader: asyncio.StreamReader, size: int) -> bytes:
+    """Raw bytes behind the head; fewer only where the peer sends no more."""
+    try:
+        return await reader.readexactly(size)
+    except asyncio.IncompleteReadError as ended:
+        return ended.partial
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> tuple[bytes, bool]:

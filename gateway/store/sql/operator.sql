@@ -45,6 +45,13 @@ select c.*,
  order by c.key_digest
  limit $4::bigint;
 
+-- name: outline
+-- guard: none, it only reads, by primary key; of the attempt that was looked at, and of no other.
+-- $1 tenant, $2 key digest, $3 attempt.
+select c.outline
+  from gateway.commands c
+ where c.tenant = $1 and c.key_digest = $2 and c.attempt = $3;
+
 -- name: holders
 -- guard: none, it only reads, by primary key.
 -- $1 tenants, $2 the key's digest under the salt of each, $3 rows.

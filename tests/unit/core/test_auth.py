@@ -45,6 +45,7 @@ def test_the_right_token_is_taken_whatever_the_schemes_case(line: bytes) -> None
         [b"Bearer" + TOKEN],
         [b"Bearer\t" + TOKEN],
         [b"Bearer " + TOKEN[:-1]],
+        [b"Bearer " + TOKEN[:-1] + b"x"],
         [b"Bearer " + TOKEN + b"s"],
         [b"Bearer " + TOKEN[:-1] + b"\xe9"],
         [b"Bearer " + TOKEN + b"\n"],

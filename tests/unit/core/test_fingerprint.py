@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.body import Body, BodyMode
 from gateway.core.canonical import Document, Unreadable
 from gateway.core.fingerprint import (
-    Body,
-    BodyMode,
     Parts,
     Recipe,
     chosen_headers,
@@ -20,10 +19,13 @@ from gateway.core.fingerprint import (
     rule_version,
     upstream_key,
 )
+from gateway.core.form import Parameters
 from gateway.core.model import Headers
+from gateway.core.multipart import Multipart
 
 SALT = bytes(range(16))
 JSON: Headers = ((b"Content-Type", b"application/json"),)
+FORM: Headers = ((b"Content-Type", b"application/x-www-form-urlencoded"),)
 PARTS = Parts("POST", b"/p/x", b"a=1", "invoice:1", ((b"v", (b"1",)),), "json", b"{}", b"v" * 8)
 
 
@@ -42,6 +44,8 @@ PARTS = Parts("POST", b"/p/x", b"a=1", "invoice:1", ((b"v", (b"1",)),), "json", 
         replace(PARTS, headers=((b"v", (b"",)),)),
         replace(PARTS, headers=()),
         replace(PARTS, form="raw"),
+        replace(PARTS, form="form"),
+        replace(PARTS, form="multipart"),
         replace(PARTS, body=b"[]"),
         replace(PARTS, version=b"w" * 8),
     ],
@@ -56,7 +60,7 @@ def test_a_fingerprint_is_stable_and_salted() -> None:
     assert fingerprint(SALT, PARTS) != fingerprint(bytes(16), PARTS)
     # Pinned: another value here means that ALGORITHM must change.
     assert fingerprint(SALT, PARTS).hex()[:16] == "310c3059897c7960"
-    assert rule_version(Recipe(), "invoice:{path.x}").hex() == "d21c7208be9b3f78"
+    assert rule_version(Recipe(), "invoice:{path.x}").hex() == "10a87fd68518a03e"
 
 
 @pytest.mark.parametrize("salt", [b"", b"x" * 15, b"x" * 32])
@@ -82,6 +86,8 @@ def test_key_digest_and_upstream_key() -> None:
     "recipe",
     [
         Recipe(body="raw"),
+        Recipe(body="form"),
+        Recipe(body="multipart"),
         Recipe(ignore=(("a",),)),
         Recipe(ignore=(("a", "b"),)),
         Recipe(ignore=(("a",), ("b",))),
@@ -96,26 +102,35 @@ def test_a_recipe_has_its_own_version(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content_type", "is_json"),
+    ("content_type", "form"),
     [
-        (b"application/json", True),
-        (b"Application/JSON; charset=utf-8", True),
-        (b" application/json ;x", True),
-        (b"application/merge-patch+json", True),
-        (b"application/problem+JSON", True),
-        (b"text/json", False),
-        (b"text/plain", False),
-        (b"application/jsonl", False),
-        (b"application/json-seq", False),
-        (b"application/x-www-form-urlencoded", False),
-        (b"+json", False),
-        (b"", False),
+        (b"application/json", "json"),
+        (b"Application/JSON; charset=utf-8", "json"),
+        (b" application/json ;x", "json"),
+        (b"application/merge-patch+json", "json"),
+        (b"application/problem+JSON", "json"),
+        (b"text/json", "raw"),
+        (b"text/plain", "raw"),
+        (b"application/jsonl", "raw"),
+        (b"application/json-seq", "raw"),
+        (b"application/x-www-form-urlencoded", "form"),
+        (b"Application/X-WWW-Form-Urlencoded ; charset=UTF-8", "form"),
+        (b"multipart/form-data; boundary=a", "multipart"),
+        (b"Multipart/Mixed; boundary=a", "multipart"),
+        (b"multipart/x+json; boundary=a", "multipart"),
+        (b"application/x-www-form-urlencoded, a/b+json", "raw"),
+        (b"multipart/", "raw"),
+        (b"multipart", "raw"),
+        (b"+json", "raw"),
+        (b"", "raw"),
     ],
 )
-def test_auto_goes_by_content_type(content_type: bytes, is_json: bool) -> None:
-    body = Body(b"{}", ((b"content-type", content_type),), "auto")
-    assert body.form == ("json" if is_json else "raw")
-    assert isinstance(body.document(), Document) == is_json
+def test_auto_goes_by_content_type(content_type: bytes, form: str) -> None:
+    raw = b"--a\r\n\r\n\r\n--a--" if form == "multipart" else b"{}"
+    body = Body(raw, ((b"content-type", content_type),), "auto")
+    assert body.form == form
+    kinds = {"json": Document, "form": Parameters, "multipart": Multipart, "raw": Unreadable}
+    assert isinstance(body.document(), kinds[form])
 
 
 @pytest.mark.parametrize(
@@ -128,6 +143,13 @@ def test_auto_goes_by_content_type(content_type: bytes, is_json: bool) -> None:
         (b"{}", ((*JSON, (b"Content-Encoding", b"Identity"))), "auto", "json"),
         (b"{}", JSON, "raw", "raw"),
         (b"{}", (), "json", "json"),
+        (b"a=1", FORM, "auto", "form"),
+        (b"a=1", FORM, "form", "form"),
+        (b"a=1", FORM, "raw", "raw"),
+        (b"", FORM, "auto", "raw"),
+        (b"", (), "form", "form"),
+        (b"a=1", (*FORM, (b"Content-Encoding", b"gzip")), "auto", "raw"),
+        (b"a=1", FORM + FORM, "auto", "raw"),
     ],
 )
 def test_forms(raw: bytes, headers: Headers, mode: BodyMode, form: str) -> None:
@@ -142,6 +164,17 @@ def test_forms(raw: bytes, headers: Headers, mode: BodyMode, form: str) -> None:
         (b"{", JSON, "auto"),
         (b"", (), "json"),
         (b"{}", ((b"Content-Encoding", b"br"),), "json"),
+        (b'{"a":"&a=2&"}', FORM, "json"),
+        (b"{}", ((b"Content-Type", FORM[0][1] + b", application/json"),), "json"),
+        (b"{}", ((b"Content-Type", b"multipart/form-data; boundary=a"),), "json"),
+        (b"a=%", FORM, "auto"),
+        (b"a=1", (*FORM, (b"Content-Encoding", b"br")), "form"),
+        (b"a=1", (), "form"),
+        (b"a=1", JSON, "form"),
+        (b"a=1", FORM + FORM, "form"),
+        (b"a=1", FORM, "multipart"),
+        (b"", (), "multipart"),
+        (b"--a\r\n", ((b"Content-Type", b"multipart/form-data; boundary=a"),), "auto"),
     ],
 )
 def test_a_body_that_says_json_and_is_none(raw: bytes, headers: Headers, mode: BodyMode) -> None:
@@ -179,6 +212,13 @@ def test_json_is_utf_8_whatever_a_framework_decodes_by(
     assert isinstance(body.compared(()), bytes) == (readable or mode == "raw")
 
 
+@pytest.mark.parametrize("mode", ["auto", "form", "raw"])
+def test_forms_are_utf_8_too(mode: BodyMode) -> None:
+    for charset, readable in ((b"utf-8", True), (b"utf-7", False), (b"iso-8859-1", False)):
+        headers = ((b"Content-Type", FORM[0][1] + b"; charset=" + charset),)
+        assert isinstance(Body(b"a=1", headers, mode).document(), Parameters) == readable
+
+
 def test_two_types_are_none() -> None:
     body = Body(b"{}", JSON + JSON, "json")
     assert body.document() == Unreadable("has more than one Content-Type; send one")
@@ -193,7 +233,7 @@ def test_the_charset_of_what_is_no_json_is_none_of_our_business() -> None:
 def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     body = Body(b'{"a":1,"t":2}', JSON, "auto")
     first = body.document()
-    monkeypatch.setattr("gateway.core.fingerprint.read_json", None)
+    monkeypatch.setattr("gateway.core.body.read_json", None)
     assert body.document() is first
     assert body.compared((("t",),)) == b'{"a":1}'
 
@@ -216,10 +256,17 @@ parts = st.builds(
     query=st.binary(max_size=3),
     entity=st.text("ab", max_size=3),
     headers=fields,
-    form=st.sampled_from(["json", "raw"]),
+    form=st.sampled_from(["json", "form", "multipart", "raw"]),
     body=st.binary(max_size=3),
     version=st.just(b"v" * 8),
 )
+
+
+@given(parts, st.integers(0, 6))
+def test_where_one_part_ends_and_the_next_begins_counts(one: Parts, cut: int) -> None:
+    joined = one.path + one.query
+    other = replace(one, path=joined[:cut], query=joined[cut:])
+    assert (fingerprint(SALT, one) == fingerprint(SALT, other)) == (one == other)
 
 
 @given(parts, parts)

@@ -28,3 +28,13 @@ def test_the_report_lists_mounts_commands_and_warnings_but_no_secret(load_text: 
         assert part in report
     assert "s3cret" not in report
     assert policies.describe() == ("/pay -> https://api.example (policy payments, commands: 2)",)
+
+
+def test_the_report_says_how_requests_are_compared(load_text: Load) -> None:
+    more = (
+        "fence_from = '{body./lease}'\n"
+        "fingerprint = {body = 'form', ignore = ['/a~1b/c'], headers = ['X-V', 'Accept']}"
+    )
+    report = render_report(load_text(policy(command(more=more))))
+    assert "    compares body as form | without /a~1b/c, /lease | with accept, x-v\n" in report
+    assert "compares" not in render_report(load_text(policy()))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gateway.core.fences import OUTSIDE_LIMIT
 from gateway.core.keys import Refusal
 from gateway.core.model import Headers
-from gateway.policy import Derived, Match, Policies, check_passage, derive
+from gateway.core.outline import Differences
+from gateway.policy import Derived, Match, Policies, check_head, check_passage, derive
 from tests.unit.policy.conftest import Load
 from tests.unit.policy.texts import command, policy
 
@@ -295,6 +296,196 @@ def test_path_overrides_do_not_pass(charges: Policies) -> None:
         assert check_passage(((name, b"/v1/x"),), b"") is not None
 
 
+FORM: Headers = (*lacking(b"Content-Type"), (b"Content-Type", b"application/x-www-form-urlencoded"))
+
+
+def boundaried(boundary: bytes) -> Headers:
+    value = b"multipart/form-data; boundary=" + boundary
+    return (*lacking(b"Content-Type"), (b"Content-Type", value))
+
+
+@pytest.fixture
+def forms(load_text: Load) -> Policies:
+    more = (
+        "fence_from = '{body./lease/fence}'\nkey = '{body./metadata/order}'\n"
+        "fingerprint.ignore = ['/trace', '/metadata/attempt']"
+    )
+    return load_text(policy(command(entity="customer:{body./customer}", more=more)))
+
+
+def test_a_form_names_entity_key_and_fence(forms: Policies) -> None:
+    fields = b"metadata%5Border%5D=o-1&amount=5&customer=cus_1"
+    headers = lacking(b"X-Execution-Fence", FORM)
+
+    def asked(body: bytes) -> Derived:
+        return derived(ask(forms, headers, body=body))
+
+    first = asked(fields + b"&lease[fence]=42&trace=a&metadata[attempt]=1")
+    assert (first.entity, first.key, first.fence) == ("customer:cus_1", "o-1", 42)
+    assert first.parts.form == "form"
+    # Another order of roots, another owner and what is ignored: the same command.
+    again = asked(b"trace=b&lease[fence]=43&customer=cus_1&amount=5&metadata[order]=o-1")
+    assert again.fence == 43
+    assert again.fingerprint(SALT) == first.fingerprint(SALT)
+    assert again.outline(SALT) == first.outline(SALT)
+    other = asked(fields.replace(b"amount=5", b"amount=6") + b"&lease[fence]=42&tip=1")
+    assert other.fingerprint(SALT) != first.fingerprint(SALT)
+    assert other.differences(SALT, first.outline(SALT)) == Differences(
+        ("body /amount",), ("body /tip",), 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"metadata[order]=o&lease[fence]=1", "entity-missing"),
+        (b"customer=&metadata[order]=o&lease[fence]=1", "entity-missing"),
+        (b"customer=a&Customer=b&metadata[order]=o&lease[fence]=1", "request-invalid"),
+        (b"customer=a&lease[fence]=1", "key-missing"),
+        (b"customer=a&metadata[order]=o&metadata[order]=o&lease[fence]=1", "key-invalid"),
+        (b"customer=a&metadata[order]=o", "fence-required"),
+        (b"customer=a&metadata[order]=o&lease[fence]=", "fence-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]", "fence-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]=042", "fence-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]=+42", "fence-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]=1&lease[fence]=1", "fence-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]=1&lease=2", "fence-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]=%", "body-unreadable"),
+        (b"customer=a;metadata[order]=o&lease[fence]=1", "body-unreadable"),
+        (b"customer=a&metadata[order]=o&lease[fence]=1&_method=delete", "request-invalid"),
+        (b"customer=a&metadata[order]=o&lease[fence]=1&_Method=delete", "request-invalid"),
+    ],
+)
+def test_forms_that_are_refused(forms: Policies, body: bytes, kind: str) -> None:
+    headers = lacking(b"X-Execution-Fence", FORM)
+    refused(ask(forms, headers, body=body), kind)
+    refused(ask(forms, (*headers, (b"X-Execution-Fence", b"7")), body=body), "fence-invalid"
+            if kind == "fence-required" else kind)  # fmt: skip
+
+
+def test_a_form_in_another_charset_names_no_entity(forms: Policies) -> None:
+    body = b"customer=a&metadata[order]=o&lease[fence]=42"
+    headers = (*lacking(b"Content-Type"), (FORM[-1][0], FORM[-1][1] + b"; charset=utf-7"))
+    refused(ask(forms, headers, body=body), "body-unreadable")
+
+
+def test_multipart_boundaries_do_not_count(forms: Policies) -> None:
+    part = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+
+    def asked(boundary: bytes, amount: bytes, fence: bytes) -> Derived:
+        fields = ((b"customer", b"c"), (b"metadata[order]", b"o"), (b"a", amount))
+        fields += ((b"lease[fence]", fence),)
+        lines = b"".join(part % (boundary, *field) for field in fields)
+        headers = lacking(b"X-Execution-Fence", boundaried(boundary))
+        return derived(ask(forms, headers, body=lines + b"--%b--\r\n" % boundary))
+
+    first = asked(b"AAA", b"1", b"42")
+    assert (first.entity, first.key, first.fence) == ("customer:c", "o", 42)
+    assert asked(b"BBB", b"1", b"43").fingerprint(SALT) == first.fingerprint(SALT)
+    other = asked(b"CCC", b"2", b"42")
+    assert other.fingerprint(SALT) != first.fingerprint(SALT)
+    assert other.differences(SALT, first.outline(SALT)) == Differences(("body /a",), (), 0)
+
+
+@pytest.mark.parametrize("name", [b"_method", b"_METHOD", b"%5Fmethod"])
+def test_a_query_does_not_change_the_method(charges: Policies, name: bytes) -> None:
+    refused(ask(charges, query=b"a=1&" + name + b"=DELETE"), "request-invalid")
+    derived(ask(charges, query=b"x=_method&my_method=1"))
+
+
+READING = "GET /v1/accounts/{account}/report"
+READING_PATH = b"/pay/v1/accounts/acc-1/report"
+
+
+def test_a_listed_get(load_text: Load) -> None:
+    more = "fingerprint.headers = ['Accept']"
+    policies = load_text(policy(command(READING, "account:{path.account}", "report", more)))
+    headers = lacking(b"Content-Type")
+
+    def asked(headers: Headers, query: bytes = b"day=1", body: bytes = b"") -> Derived:
+        return derived(ask(policies, headers, READING_PATH, query, body, "GET"))
+
+    first = asked(headers)
+    assert (first.entity, first.fence, first.parts.form) == ("account:acc-1", 42, "raw")
+    # Many clients label an empty body; others do not.
+    assert asked(BASE).fingerprint(SALT) == first.fingerprint(SALT)
+    for other, label in (
+        (asked(headers, b"day=2"), "query"),
+        (asked(headers, b""), "query"),
+        (asked((*headers, (b"accept", b"text/csv"))), "field Accept"),
+        (asked(headers, body=b"x"), "body"),
+    ):
+        assert other.fingerprint(SALT) != first.fingerprint(SALT)
+        assert other.differences(SALT, first.outline(SALT)).changed == (label,)
+    detail = policies.match("HEAD", READING_PATH)
+    assert isinstance(detail, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("json", "body-unreadable"), ("multipart", "body-unreadable"), ("form", None)],
+)
+def test_a_listed_get_without_the_body_it_must_have(
+    load_text: Load, mode: str, kind: str | None
+) -> None:
+    more = f"fingerprint.body = '{mode}'"
+    policies = load_text(policy(command(READING, "account:{path.account}", "report", more)))
+    result = ask(policies, lacking(b"Content-Type"), READING_PATH, b"", b"", "GET")
+    if kind is None:
+        assert derived(result).parts.form == mode
+    else:
+        assert "; send" in refused(result, kind)
+
+
+def head(policies: Policies, headers: Headers = BASE, query: bytes = b"") -> Refusal | None:
+    match = policies.match("POST", PATH)
+    assert isinstance(match, Match)
+    return check_head(match, query, headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "kind"),
+    [
+        ((*lacking(b"Idempotency-Key"), (b"Idempotency-Key", b"")), b"", "key-invalid"),
+        (lacking(b"Idempotency-Key"), b"", "key-missing"),
+        (with_fence(), b"", "fence-required"),
+        (with_fence(b"-1"), b"", "fence-invalid"),
+        (with_fence(b"41", b"42"), b"", "fence-invalid"),
+        (BASE, b"<", "request-invalid"),
+        (BASE, b"_method=DELETE", "request-invalid"),
+        ((*BASE, (b"X-HTTP-Method", b"PUT")), b"", "request-invalid"),
+        ((*BASE, (b"Connection", b"Idempotency-Key")), b"", "request-invalid"),
+        ((*BASE, (b"X_Execution_Fence", b"1")), b"", "request-invalid"),
+        ((*BASE, (b"X-Execution-Entity", b"account:2")), b"", "entity-mismatch"),
+        ((*lacking(b"Content-Type"), (b"Content-Type", b"application/json; charset=utf-7")), b"",
+         "body-unreadable"),
+    ],
+)  # fmt: skip
+def test_a_head_that_is_wrong_whatever_the_body_is(
+    charges: Policies, headers: Headers, query: bytes, kind: str
+) -> None:
+    early = head(charges, headers, query)
+    assert isinstance(early, Refusal)
+    assert early.type == kind
+    # The same answer as with a body.
+    assert early == ask(charges, headers, query=query)
+
+
+def test_a_head_that_depends_on_the_body(charges: Policies, load_text: Load) -> None:
+    assert head(charges) is None
+    assert head(charges, lacking(b"Content-Type")) is None
+    more = "key = '{body./k}'\nfence_from = '{body./fence}'"
+    inside = load_text(policy(command(entity="a:{body./id}", more=more)))
+    assert head(inside, (BASE[0],)) is None
+    refused(head(inside, ()) or derived(ask(charges)), "body-unreadable")
+    refused(head(inside, (BASE[0], (b"x-execution-fence", b"x"))) or derived(ask(charges)),
+            "fence-invalid")  # fmt: skip
+    refused(head(inside, (BASE[0], (b"Content-Encoding", b"gzip"))) or derived(ask(charges)),
+            "body-unreadable")  # fmt: skip
+    off = load_text(policy(command(more="fence_from = '{body./fence}'\nfence = 'off'")))
+    assert head(off, with_fence(b"nonsense")) is None
+
+
 READS = command(
     entity="job:{header.X-Job}",
     more=(
@@ -365,9 +556,10 @@ def test_another_rule_version_is_another_fingerprint(charges: Policies) -> None:
     assert other.fingerprint(SALT) != result.fingerprint(SALT)
 
 
+KINDS = [b"application/x-www-form-urlencoded", b"multipart/form-data; boundary=A"]
 lines = st.tuples(
     st.sampled_from([pair[0] for pair in BASE] + [b"x-execution-entity", b"content-encoding"]),
-    st.binary(max_size=12) | st.sampled_from([pair[1] for pair in BASE]),
+    st.binary(max_size=12) | st.sampled_from([*(pair[1] for pair in BASE), *KINDS]),
 )
 
 
@@ -383,7 +575,12 @@ def test_no_request_makes_it_fail(
 ) -> None:
     policies, path = (charges, PATH) if first else (cases, b"/pay/v1/cases")
     result = ask(policies, headers, path, query, body)
+    match = policies.match("POST", path)
+    assert isinstance(match, Match)
+    if check_head(match, query, headers) is not None:
+        assert isinstance(result, Refusal)
     if isinstance(result, Derived):
+        assert result.differences(SALT, result.outline(SALT)) == Differences((), (), 0)
         assert len(result.fingerprint(SALT)) == 32
         assert result.fence is not None
     else:

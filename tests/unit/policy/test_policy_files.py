@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trustme
 
 from gateway.core.fences import OUTSIDE_LIMIT
 from gateway.core.model import Rules
@@ -158,7 +159,12 @@ def test_all_files_are_reported_and_syntax_errors_name_the_line(errors_of: Error
         ("key = '{nobody}'", "key", "column 1: {nobody} is not a placeholder"),
         ("fence_from = '{path.account}'", "fence_from", "one header or body placeholder"),
         ("fence_from = 'f{header.X-F}'", "fence_from", "one header or body placeholder"),
-        ("fingerprint.body = 'form'", "fingerprint.body", "not in this release"),
+        ("fingerprint.body = 'xml'", "fingerprint.body", 'or "form" or "multipart" or "raw"'),
+        (
+            f"fingerprint.headers = {[f'X-{n}' for n in range(33)]}",
+            "fingerprint.headers",
+            "more than 32 fields",
+        ),
         ("fingerprint.ignore = ['a']", "fingerprint.ignore[0]", "not a JSON pointer"),
         ("fingerprint.ignore = ['']", "fingerprint.ignore[0]", "not a JSON pointer"),
         ("fingerprint.headers = ['X-Execution-Fence']", "fingerprint.headers", "carries the fence"),
@@ -227,7 +233,8 @@ def test_mounts_that_cannot_be(errors_of: Errors, mount: str) -> None:
         "https://u:p@api.example", "https://api.example?x=1", "https://api.example/#f",
         "https://api.example:0", "https://api.example:99999", "https://api.example:x",
         "https://api.example/a/../b", "https://api.example/a//b", "https://bücher.example",
-        "https://api example", "https://[::1", "https://-a.example",
+        "https://api example", "https://[::1", "https://-a.example", "https://api.example.",
+        "https://a..example", "https://[fe80::1%25eth0]", "https://[::1]x", "https://api.example:",
     ],
 )  # fmt: skip
 def test_upstreams_that_cannot_be(errors_of: Errors, url: str) -> None:
@@ -427,7 +434,7 @@ def test_a_ca_file_is_relative_to_its_policy(
 ) -> None:
     text = policy(more="ca_file = 'ca.pem'")
     assert "ca_file: 'ca.pem' is not a file" in errors_of(text)[0]
-    (tmp_path / "ca.pem").write_text("", encoding="utf-8")
+    (tmp_path / "ca.pem").write_bytes(trustme.CA().cert_pem.bytes())
     assert load_text(text).mounts[0].upstream.ca_file == str(tmp_path / "ca.pem")
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.body import Body
 from gateway.core.canonical import Unreadable
-from gateway.core.fingerprint import Body
 from gateway.core.model import Headers
 from gateway.core.template import Invalid, Missing
 from gateway.policy.templates import Context, TemplateError, parse

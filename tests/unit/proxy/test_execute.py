@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
-from gateway.core.command import Settle
+from gateway.core.command import Settle, SettleResult
 from gateway.core.model import Exchange, Stage
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.proxy.answer import Answer
@@ -107,6 +108,37 @@ def test_late_bytes_settle_what_was_answered_as_unknown() -> None:
         assert outcome(await rig.run(rig.call())) == ("unknown", 504, "outcome-unknown")
         await until(lambda: len(rig.results) == 1)
         assert outcome(await rig.run(rig.call())) == ("replayed", 200, None)
+
+    run(main())
+
+
+def test_unknown_is_on_record_before_the_late_answer_that_heals_it() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.client.exchanges.append(NO_ANSWER)
+        rig.client.late = Exchange(Stage.BODY_COMPLETE, OK)
+        hold, settle = rig.store.hold, rig.store.settle
+        recorded: list[str] = []
+        database_answers = asyncio.Event()
+
+        async def held(holds: Any) -> list[bool]:
+            await database_answers.wait()
+            recorded.append("unknown")
+            return await hold(holds)
+
+        async def settled(settles: Any) -> list[SettleResult]:
+            recorded.append("settled")
+            return await settle(settles)
+
+        rig.store.hold, rig.store.settle = held, settled  # type: ignore[method-assign]
+        call = rig.start(rig.call())
+        await until(lambda: rig.client.transfers != [] and len(rig.late) == 1)
+        for _ in range(100):  # turns enough for a settle that does not wait
+            await asyncio.sleep(0)
+        database_answers.set()
+        assert outcome(await call) == ("unknown", 504, "outcome-unknown")
+        await until(lambda: rig.results == ["late"])
+        assert recorded == ["unknown", "settled"]
 
     run(main())
 
@@ -300,6 +332,35 @@ def test_an_attempt_that_is_given_up_is_released_in_case_its_lost_try_committed(
         await until(lambda: not rig.store.model.rows)
         assert rig.client.sent == []
         await rig.background.cancel()
+
+    run(main())
+
+
+def test_what_a_lost_try_commits_behind_the_first_release_is_released_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        admit, sleep = rig.store.admit, asyncio.sleep
+        lost: list[Any] = []
+        committed: list[Any] = []
+
+        async def silent(commands: Any) -> list[object]:
+            lost.append(commands)
+            rig.clock.now += 10
+            raise AnswerLost("reset")
+
+        async def meanwhile(seconds: float) -> None:
+            if seconds > 0:
+                committed.append(await admit(lost[-1]))
+            await sleep(0)
+
+        rig.store.admit = silent  # type: ignore[method-assign]
+        monkeypatch.setattr(asyncio, "sleep", meanwhile)
+        assert outcome(await rig.run(rig.call())) == ("rejected", 503, "store-unavailable")
+        await until(lambda: committed != [])
+        await until(lambda: not rig.store.model.rows)
+        assert rig.client.sent == []
 
     run(main())
 

@@ -97,7 +97,7 @@ def connected(clock: Callable[[], float] = now_s) -> tuple[Connection, FakeTrans
 
 
 def reader(
-    method: bytes = b"POST", keep_limit: int = 1 << 20, head_limit: int = DEFAULT_HEAD_LIMIT
+    method: bytes = b"POST", keep_limit: int | None = 1 << 20, head_limit: int = DEFAULT_HEAD_LIMIT
 ) -> ResponseReader:
     return ResponseReader(method=method, keep_limit=keep_limit, head_limit=head_limit)
 

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.core.model import Exchange, Response, Stage
 from gateway.upstream import Deadlines
-from gateway.upstream.connection import PIECE, Connection
+from gateway.upstream.connection import Connection
+from gateway.upstream.messages import PIECE
 from tests.unit.upstream.calls import FakeTransport, ManualClock, connected, reader, run, within
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -1,5 +1,11 @@
-import pytest
+import ipaddress
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import PydanticCustomError
+
+from gateway.policy.fields import address
 from gateway.upstream import Origin
 
 
@@ -57,3 +63,23 @@ def test_parses(url: str, host: str, port: int, base: bytes, header: bytes) -> N
 def test_refuses_with_a_sentence_that_names_the_mend(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Origin.parse(url)
+
+
+_PIECES = ["a", "Api", ".", "-", "_", ":", "[", "]", "::1", "%25", "%41", "/", "@", "8", "080", "é"]
+
+
+@given(st.sampled_from(["http://", "https://"]), st.lists(st.sampled_from(_PIECES), max_size=7))
+def test_whatever_a_policy_may_say_is_an_origin(scheme: str, pieces: list[str]) -> None:
+    """So that `check` finds what `serve` would die of."""
+    url = scheme + "".join(pieces)
+    try:
+        place = address(url)
+    except PydanticCustomError:
+        return
+    origin = Origin.parse(url)
+    assert (origin.scheme, origin.port) == (place.scheme, place.port)
+    assert origin.base_path == place.base.encode()
+    if ":" in place.host:
+        assert ipaddress.ip_address(origin.host) == ipaddress.ip_address(place.host)
+    else:
+        assert (origin.host, origin.host_header) == (place.host, place.authority.encode())

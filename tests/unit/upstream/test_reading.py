@@ -235,3 +235,45 @@ def test_no_bytes_raise_and_no_value_carries_a_line_break(
         assert 200 <= seen.response.status <= 599
         joined = b"".join(name + value for name, value in seen.response.headers)
         assert not set(b"\r\n\0") & set(joined)
+
+
+# -- without a keep limit: whoever passes a response on acts at its head
+
+
+def streamed(*segments: bytes, method: bytes = b"GET") -> ResponseReader:
+    made = reader(method, keep_limit=None)
+    for segment in segments:
+        made.feed(segment)
+    return made
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 5", b"Transfer-Encoding: chunked", b"A: b"])
+def test_the_end_of_the_head_settles_a_streamed_response(framing: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n"
+    assert not streamed(head[:-1]).settled
+    made = streamed(head)
+    assert (made.settled, made.oversize, made.done) == (True, True, False)
+    seen = made.exchange(Stage.SENT)
+    assert (seen.stage, seen.oversize, seen.fault) == (Stage.STATUS_SEEN, True, None)
+    made.feed(b"5\r\nhello\r\n" if b"chunked" in framing else b"hello")
+    assert list(made.queue) == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("method", "data"),
+    [
+        (b"GET", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n"),
+        (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    ],
+)
+def test_a_streamed_response_without_a_body_is_complete(method: bytes, data: bytes) -> None:
+    seen = streamed(data, method=method).exchange(Stage.SENT)
+    assert (seen.stage, seen.oversize) == (Stage.BODY_COMPLETE, False)
+
+
+def test_an_interim_response_does_not_settle_a_streamed_one() -> None:
+    assert not streamed(b"HTTP/1.1 103 Hints\r\nLink: a\r\n\r\n").settled

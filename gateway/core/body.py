@@ -1,0 +1,183 @@
+"""A request body: which kind it is, and what of it is compared and read.
+
+The kind is the policy's word or, with ``auto``, the request's own ``Content-Type``. A body with a
+``Content-Encoding`` cannot be read here and is compared byte by byte, or refused where the policy
+or a template needs more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+from gateway.core.canonical import (
+    ABSENT,
+    Absent,
+    Document,
+    Json,
+    Pointer,
+    Unreadable,
+    canonical,
+    read_json,
+    without,
+)
+from gateway.core.form import Parameters, read_form
+from gateway.core.headers import values
+from gateway.core.keys import OWS
+from gateway.core.model import Headers
+from gateway.core.multipart import Multipart, read_multipart
+
+__all__ = ["Body", "BodyMode", "Content", "Form"]
+
+BodyMode = Literal["auto", "json", "form", "multipart", "raw"]
+Form = Literal["json", "form", "multipart", "raw"]
+"""How a body was compared; ``raw`` is byte by byte."""
+
+Content: TypeAlias = Document | Parameters | Multipart
+"""A body that could be read."""
+
+# RFC 9110 §5.6.6; UTF-8 holds US-ASCII, and many clients leave its dash out.
+_UTF_8 = re.compile(rb";[ \t]*charset=(\"?)(?:utf-?8|us-ascii)\1[ \t]*(?:;|$)", re.IGNORECASE)
+
+_FORM_TYPE = b"application/x-www-form-urlencoded"
+_MEDIA = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OF_FORMS = re.compile(rb"urlencoded|multipart", re.IGNORECASE)
+
+
+class Body:
+    """One request body: read at most once, whoever asks.
+
+    It is a value: its answers never change, only the first reading is put off.
+    """
+
+    __slots__ = ("_content", "_kind", "_type", "_why_not", "form", "raw")
+
+    def __init__(self, raw: bytes, headers: Headers, mode: BodyMode):
+        types = values(headers, b"content-type")
+        declared = _declared(types)
+        coded = _is_coded(headers)
+        self.raw = raw
+        self._type = types[0].strip(OWS) if types else b""
+        self._kind: Form = declared if mode == "auto" or mode == "raw" else mode
+        self._content: Content | Unreadable | None = None
+        self._why_not = _why_not(
+            self._kind, declared, self._type, coded=coded, empty=not raw
+        ) or _why_not_utf_8(types)
+        self.form: Form = self._kind
+        # No body at all is no JSON, and the many clients that label it so mean no harm.
+        if mode == "raw" or (mode == "auto" and (coded or not raw)):
+            self.form = "raw"
+
+    @property
+    def unfit(self) -> Unreadable | None:
+        """Why the request's fields alone keep the body from being read; ``None`` if they do not."""
+        return Unreadable(self._why_not) if self._why_not else None
+
+    def document(self) -> Content | Unreadable:
+        """The body as what it is, for the fingerprint and for templates alike."""
+        if self._content is None:
+            self._content = self.unfit or self._read()
+        return self._content
+
+    def compared(self, ignore: tuple[Pointer, ...]) -> bytes | Unreadable:
+        """The bytes that are equal for equal bodies of this form."""
+        if self.form == "raw":
+            return self.raw
+        match self.document():
+            case Unreadable() as reason:
+                return reason
+            case Document(value):
+                return canonical(without(value, ignore))
+            case Parameters() | Multipart() as content:
+                return content.without(ignore).compared()
+
+    def members(self, ignore: tuple[Pointer, ...]) -> Json | Absent:
+        """What ``compared`` covers, as members; absent where it is compared as one."""
+        if self.form == "raw":
+            return ABSENT
+        match self.document():
+            case Unreadable():
+                return ABSENT
+            case Document(value):
+                return without(value, ignore)
+            case Parameters() | Multipart() as content:
+                return content.without(ignore).members()
+
+    def _read(self) -> Content | Unreadable:
+        match self._kind:
+            case "json":
+                return read_json(self.raw)
+            case "form":
+                return read_form(self.raw)
+            case "multipart":
+                return read_multipart(self.raw, self._type)
+            case "raw":  # excluded by _why_not
+                return Unreadable("is of no kind that can be read")
+
+
+def _declared(types: list[bytes]) -> Form:
+    """The kind that one ``Content-Type`` says; JSON is ``application/json`` or ``*/*+json`` (RFC
+    6839 §3.1)."""
+    if len(types) != 1:
+        return "raw"
+    media = types[0].partition(b";")[0].strip(OWS).lower()
+    if not _MEDIA.fullmatch(media):
+        return "raw"
+    if media.startswith(b"multipart/"):
+        return "multipart"
+    if media == b"application/json" or media.endswith(b"+json"):
+        return "json"
+    return "form" if media == _FORM_TYPE else "raw"
+
+
+def _why_not(
+    kind: Form, declared: Form, content_type: bytes, *, coded: bool, empty: bool
+) -> str | None:
+    """Why a body is not to be read as ``kind``, whatever its bytes are."""
+    if coded:
+        return "has a Content-Encoding, so it cannot be read here; send it uncoded"
+    # An upstream that goes by the type would read other things in the same bytes:
+    # {"customer":"a","x":"&customer=b&"} is good JSON, and a form with a customer b. Some find the
+    # type in the middle of a field that is no media type.
+    match kind:
+        case "json" if _OF_FORMS.search(content_type):
+            return _undeclared("JSON", b"application/json")
+        case "json":
+            return "is empty; send JSON" if empty else None
+        case "form":
+            return None if empty or declared == "form" else _undeclared("a form", _FORM_TYPE)
+        case "multipart":
+            return (
+                None
+                if declared == "multipart"
+                else _undeclared("multipart", b"multipart/form-data")
+            )
+        case "raw":
+            return (
+                "is declared neither as JSON nor as a form; send Content-Type: application/json "
+                f"(or {_FORM_TYPE.decode('ascii')}, multipart/form-data)"
+            )
+
+
+def _undeclared(what: str, media: bytes) -> str:
+    return f"is not declared as {what}; send Content-Type: {media.decode('ascii')}"
+
+
+def _why_not_utf_8(types: list[bytes]) -> str | None:
+    """RFC 8259 knows no charset, and forms are UTF-8 today, but there are frameworks that decode by
+    it."""
+    if len(types) > 1:
+        return "has more than one Content-Type; send one"
+    value = types[0].strip(OWS) if types else b""
+    # Whatever looks like the parameter counts: readers differ in how they take a field apart.
+    named = value.lower().count(b"charset")
+    if named > 1 or (named and not _UTF_8.search(value)):
+        return "names a charset that is not UTF-8, or more than one; send charset=utf-8 or none"
+    return None
+
+
+def _is_coded(headers: Headers) -> bool:
+    return any(
+        line.strip(OWS).lower() not in (b"", b"identity")
+        for line in values(headers, b"content-encoding")
+    )

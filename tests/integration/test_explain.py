@@ -1,0 +1,487 @@
+"""``fencegate explain`` beside a real gateway: it foretells what the next request hears, and leaves
+no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.problems import PREFIX
+from gateway.store.tenants import add_key
+from tests.kit.client import Reply
+from tests.kit.db import Server, execute
+from tests.kit.gateway import Scene, Stack, policy, rows, stack
+from tests.kit.operating import Done, fencegate, in_flight, on
+from tests.kit.upstream import Gate, gated, respond
+
+HEAD = """
+[upstream_headers]
+Authorization = "Bearer ${PAY_TOKEN}"
+X-Account-Key = "acct-hush"
+"""
+
+CHARGE = """
+name = "charge"
+match = "POST /v1/accounts/{account}/charges"
+entity = "account:{path.account}"
+timeout_s = 20
+request_limit = "64 B"
+send_fence = "Job-Fence"
+
+[commands.fingerprint]
+headers = ["Pay-Version"]
+ignore = ["/trace"]
+"""
+
+NOTE = """
+name = "note"
+match = "POST /v1/accounts/{account}/notes"
+entity = "account:{path.account}"
+timeout_s = 20
+"""
+
+OFF = """
+name = "log"
+match = "POST /v1/logs/{account}"
+entity = "log:{path.account}"
+fence = "off"
+serial = false
+"""
+
+SECRET = "s3cr3t-of-the-gateway"
+JSON = ("Content-Type", "application/json")
+
+TABLES = ("tenants", "caller_keys", "entities", "commands", "audit", "deployment", "migrations")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where one types ``explain``: the policies of a running gateway, and its database."""
+
+    stack: Stack
+    policies: Path
+
+    def explain(self, *arguments: str, **env: str) -> Done:
+        return fencegate(
+            *("explain", *arguments, "--policies", str(self.policies)),
+            dsn=self.stack.database,
+            env=env,
+        )
+
+    def request(
+        self,
+        scene: Scene,
+        key: str | None = "k",
+        fence: int | str | None = 1,
+        *,
+        what: str = "charges",
+        body: str = '{"amount":100}',
+        fields: tuple[tuple[str, str], ...] = (),
+        query: str = "",
+        target: str | None = None,
+    ) -> dict[str, Any]:
+        """The object for the request that ``scene.send`` would make."""
+        own = [JSON]
+        if key is not None:
+            own.append(("Idempotency-Key", scene.key(key)))
+        if fence is not None:
+            own.append(("X-Execution-Fence", str(fence)))
+        typed = [part for name, value in (*own, *fields) for part in ("-H", f"{name}: {value}")]
+        path = target or f"/pay/v1/accounts/{scene.account}/{what}{query}"
+        done = self.explain("POST", path, *typed, "-d", body, "--format", "json")
+        assert (done.code, done.err) == (0, ""), done
+        document: dict[str, Any] = json.loads(done.out)
+        return document
+
+
+@pytest.fixture(scope="module")
+def desk(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("policies")
+
+    def texts(url: str) -> list[str]:
+        text = policy(f"{url}/base", CHARGE, NOTE, OFF, head=HEAD)
+        (folder / "pay.toml").write_text(text)
+        return [text]
+
+    with stack(postgres, texts, env={"PAY_TOKEN": SECRET}) as made:
+        yield Desk(made, folder)
+
+
+@pytest.fixture
+def scene(desk: Desk) -> Scene:
+    return desk.stack.scene()
+
+
+def everything(dsn: str) -> dict[str, Any]:
+    return {name: rows(dsn, f"select t.* from gateway.{name} t order by t") for name in TABLES}
+
+
+def foretold(document: dict[str, Any], reply: Reply) -> None:
+    """The reply is the one that was foretold, in everything that both say."""
+    now = document["now"]
+    heard = reply.json()
+    assert now["status"] == reply.status
+    for name in ("type", "detail", "sent", "retry", *(heard.keys() & now.keys())):
+        if name in heard:
+            assert now[name] == heard[name], name
+    extra = heard.keys() - now.keys() - {"title", "request_id"}
+    assert reply.problem is None or extra == set()
+
+
+# --- what would happen ----------------------------------------------------------------------------
+
+
+def send_and_lose(scene: Scene, key: str = "k") -> None:
+    scene.upstream.next(respond(502, b"bad gateway", effect=True))
+    assert scene.send(key).status == 504
+
+
+def nothing(scene: Scene) -> None:
+    """As it comes."""
+
+
+def answered(scene: Scene) -> None:
+    assert scene.send().status == 201
+
+
+def not_kept(scene: Scene) -> None:
+    answered(scene)
+    execute(scene.stack.database, f"update gateway.commands set body = null {of(scene)}")
+
+
+def of(scene: Scene) -> str:
+    return f"where key = '{scene.key()}'"
+
+
+CASES: dict[str, tuple[Callable[[Scene], None], dict[str, Any], str, int | None]] = {
+    "stale": (lambda s: s.send("new", 9), {}, "refuse", 1),
+    "stale, of a known key": (lambda s: (s.send("k", 1), s.send("n", 9)), {}, "refuse", 1),
+    "reused": (answered, {"body": '{"amount":7}'}, "refuse", 3),
+    "replayed": (answered, {}, "replay", 4),
+    "not kept": (not_kept, {}, "refuse", 5),
+    "unknown": (send_and_lose, {}, "refuse", 9),
+    "entity unknown": (lambda s: send_and_lose(s, "first"), {}, "refuse", 11),
+    "no key": (nothing, {"key": None}, "refuse", None),
+    "no fence": (nothing, {"fence": None}, "refuse", None),
+    "bad fence": (nothing, {"fence": "+1"}, "refuse", None),
+    "bad JSON": (nothing, {"body": "{"}, "refuse", None),
+    "no command": (nothing, {"what": "refunds"}, "refuse", None),
+    "look-alike": (nothing, {"what": "CHARGES"}, "refuse", None),
+    "too large": (nothing, {"body": '{"amount":' + "1" * 64 + "}"}, "refuse", None),
+    "mismatch": (nothing, {"fields": (("X-Execution-Entity", "account:x"),)}, "refuse", None),
+    "twin": (nothing, {"fields": (("X_Execution_Fence", "9"),)}, "refuse", None),
+    "fragment": (nothing, {"query": "#x"}, "refuse", None),
+    "bad query": (nothing, {"query": "?a=<"}, "refuse", None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_foretold_is_what_the_next_request_hears(
+    desk: Desk, scene: Scene, name: str
+) -> None:
+    before, request, would, row = CASES[name]
+    before(scene)
+    received, remembered = scene.upstream.count, everything(desk.stack.database)
+    document = desk.request(scene, **request)
+    assert (document["now"]["would"], document["now"]["row"]) == (would, row)
+    assert (scene.upstream.count, everything(desk.stack.database)) == (received, remembered)
+
+    more = {k: v for k, v in request.items() if k not in ("key", "fence")}
+    if "body" in more:
+        more["body"] = more["body"].encode()
+    reply = scene.send(request.get("key", "k"), request.get("fence", 1), **more)
+    foretold(document, reply)
+    assert scene.upstream.count == received
+
+
+def test_a_fresh_command_would_be_sent_as_it_then_is(desk: Desk, scene: Scene) -> None:
+    fields = (("Pay-Version", "2"), ("Cookie", "sid=hush"), ("X-Trace", "t-1"))
+    typed = (("Host", "gateway.test"), ("Content-Length", "14"))
+    remembered = everything(desk.stack.database)
+    document = desk.request(scene, fence=7, fields=(*fields, *typed))
+    assert everything(desk.stack.database) == remembered
+    assert (document["now"]["would"], document["now"]["row"]) == ("send", 13)
+
+    assert scene.send(fence=7, fields=fields).status == 201
+    (sent,) = scene.upstream.requests
+    assert document["upstream"]["url"] == f"{scene.upstream.url}{sent.target.decode()}"
+    shown = {each["name"].lower(): each["value"] for each in document["fields"]}
+    assert set(shown) == {name.decode().lower() for name, _ in sent.headers}
+    hidden = {name for name, value in shown.items() if value is None}
+    assert hidden == {"authorization", "x-account-key", "cookie"}
+    for name in shown.keys() - hidden:
+        assert sent.one(name) == shown[name].encode(), name
+
+    row = scene.row()
+    assert row is not None
+    assert document["fingerprint"] == row["fingerprint"].hex()
+    assert document["key_digest"] == row["key_digest"].hex()
+    assert document["rules"] == row["rules"].hex()
+    assert (document["entity"], document["key"], document["fence"]) == (
+        (row["entity"], row["key"], row["fence"])
+    )
+    assert document["tenant"] == "default"
+    assert scene.send(fence=7, fields=fields).replayed
+
+
+def test_an_earlier_command_in_flight_is_waited_for_and_named(desk: Desk, scene: Scene) -> None:
+    gate = Gate()
+    scene.upstream.next(gated(gate, respond(201, b"{}")))
+    first = scene.open()
+    scene.upstream.wait_for_requests(1)
+    same = desk.request(scene, fields=(("Prefer", "wait=3"),))
+    other = desk.request(scene, "other", what="notes")
+    gate.release()
+    assert first.reply().status == 201
+    assert (same["now"]["would"], same["now"]["row"], same["now"]["wait_s"]) == ("wait", 6, 3)
+    assert same["now"]["type"] == f"{PREFIX}in-flight"
+    assert same["earlier"]["state"] == "in-flight"
+    assert (other["now"]["would"], other["now"]["row"]) == ("wait", 12)
+    assert other["now"]["blocked_by"] == {"key": scene.key(), "state": "in-flight"}
+    blocker = other["blocked_by"]
+    assert (blocker["key"], blocker["policy"]) == (scene.key(), "pay/charge")
+    assert scene.upstream.count == 1
+
+
+def test_a_safe_request_streams_through(desk: Desk, scene: Scene) -> None:
+    remembered = everything(desk.stack.database)
+    done = desk.explain("GET", f"/pay/v1/accounts/{scene.account}?page=2")
+    assert done.code == 0
+    assert "none of policy pay" in done.out
+    assert f"{scene.upstream.url}/base/v1/accounts/{scene.account}?page=2" in done.out
+    assert "stream through" in done.out
+    assert everything(desk.stack.database) == remembered
+    body = desk.explain("GET", "/pay/v1/accounts", "-d", "x", "--format", "json")
+    assert {"name": "Content-Length", "value": "1", "why": None} in json.loads(body.out)["fields"]
+
+
+def test_what_is_only_compared_by_other_rules_is_told(desk: Desk, scene: Scene) -> None:
+    answered(scene)
+    execute(desk.stack.database, f"update gateway.commands set rules = '\\x00' {of(scene)}")
+    document = desk.request(scene, body='{"amount":7}')
+    assert (document["now"]["would"], document["now"]["compared"]) == ("replay", False)
+    assert document["differences"] is None
+
+
+# --- the paths that differ ------------------------------------------------------------------------
+
+
+def differences(document: dict[str, Any]) -> dict[str, Any]:
+    assert document["now"]["type"] == f"{PREFIX}key-reused"
+    found: dict[str, Any] = document["differences"]
+    return found
+
+
+def test_the_paths_that_differ_are_named_and_no_value(desk: Desk, scene: Scene) -> None:
+    first = b'{"amount":100,"to":{"iban":"x","bic":"y"},"trace":1,"old":1}'
+    assert scene.send(body=first, fields=[("Pay-Version", "1")]).status == 201
+    second = '{"amount":987654,"to":{"iban":"x","bic":"hush"},"new":"hush"}'
+    document = desk.request(scene, body=second, fields=(("Pay-Version", "hush"),))
+    assert differences(document) == {
+        "changed": ["field Pay-Version", "body /amount", "body /to/bic"],
+        "added": ["body /new"],
+        "absent": 1,
+    }
+    earlier = document["earlier"]
+    assert (earlier["policy"], earlier["state"], earlier["status"]) == (
+        "pay/charge",
+        "settled",
+        201,
+    )
+    assert earlier["principal"] == "anonymous"
+    assert earlier["admitted_at"].endswith("Z")
+    del document["fields"]  # what is sent up is shown: the field is no credential
+    assert "hush" not in json.dumps(document)
+    assert "987654" not in json.dumps(document)
+
+
+def test_another_path_and_entity_are_named(desk: Desk, scene: Scene) -> None:
+    answered(scene)
+    document = desk.request(scene, target=f"/pay/v1/accounts/{scene.account}x/charges?a=1")
+    assert differences(document)["changed"] == ["path", "query", "entity"]
+
+
+def test_a_record_without_an_outline_says_so(desk: Desk, scene: Scene) -> None:
+    answered(scene)
+    execute(desk.stack.database, f"update gateway.commands set outline = null {of(scene)}")
+    document = desk.request(scene, body='{"amount":7}')
+    assert document["now"]["type"] == f"{PREFIX}key-reused"
+    assert document["differences"] is None
+    text = desk.explain(
+        *("POST", f"/pay/v1/accounts/{scene.account}/charges", "-H", ": ".join(JSON)),
+        *("-H", f"Idempotency-Key: {scene.key()}", "-H", "X-Execution-Fence: 1", "-d", "{}"),
+    )
+    assert "differs in   not known: no outline" in text.out
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def test_secrets_are_neither_needed_nor_shown(desk: Desk, scene: Scene) -> None:
+    typed = ["-H", "X-Execution-Fence: 1", "-H", "Idempotency-Key: k", "-d", "hush-body"]
+    for name in ("Cookie", "X-Api-Key", "X-Session", "Authorization"):
+        typed += ["-H", f"{name}: hush"]
+    target = f"/pay/v1/accounts/{scene.account}/charges"
+    for form in ("text", "json"):
+        for env in ({}, {"PAY_TOKEN": SECRET}):
+            done = desk.explain("POST", target, *typed, "--format", form, **env)
+            assert (done.code, done.err) == (0, "")
+            for secret in (SECRET, "acct-hush", "hush"):
+                assert secret not in done.out
+
+
+def test_what_was_typed_cannot_draw_on_the_terminal(desk: Desk, scene: Scene) -> None:
+    done = desk.explain(
+        *("POST", f"/pay/v1/accounts/{scene.account}/charges?x=\x1b[2J", "-H", "X-Note: \u202e"),
+        *("-H", "Idempotency-Key: k", "-H", "X-Execution-Fence: 1"),
+    )
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    assert "\u202e" not in done.out
+
+
+def test_a_whole_url_is_taken_for_its_path(desk: Desk, scene: Scene) -> None:
+    path = f"/pay/v1/accounts/{scene.account}/charges?b=%20"
+    shown = [
+        json.loads(desk.explain("POST", target, "--format", "json").out)
+        for target in (path, f"http://gateway.example:8080{path}", f"HTTPS://[::1]{path}#part")
+    ]
+    assert shown[0] == shown[1] == shown[2]
+    assert (shown[0]["path"], shown[0]["query"]) == (path.partition("?")[0], "b=%20")
+    bare = json.loads(desk.explain("GET", "http://gateway.example", "--format", "json").out)
+    assert (bare["path"], bare["now"]["status"]) == ("/", 404)
+
+
+def test_the_body_comes_from_a_file_too(desk: Desk, scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "body.json"
+    file.write_text('{"amount":100}')
+    fields = ["-H", ": ".join(JSON), "-H", "Idempotency-Key: k", "-H", "X-Execution-Fence: 1"]
+    target = f"/pay/v1/accounts/{scene.account}/charges"
+    by_file = desk.explain("POST", target, *fields, "--body", str(file))
+    assert by_file.out == desk.explain("POST", target, *fields, "-d", '{"amount":100}').out
+    assert "14 bytes, compared as json" in by_file.out
+
+
+# --- whose request --------------------------------------------------------------------------------
+
+
+def test_a_gateway_key_tells_whose_request_it_is(database: str, tmp_path: Path) -> None:
+    (tmp_path / "pay.toml").write_text(policy("http://127.0.0.1:9", OFF))
+    token = on(database, lambda db: add_key(db, "billing", "worker", by="t", apart=True))
+    target = ["POST", "/pay/v1/logs/x", "--policies", str(tmp_path), "-H", "Idempotency-Key: k"]
+
+    def explain(*more: str) -> Done:
+        return fencegate("explain", *target, *more, "--format", "json", dsn=database)
+
+    mine = json.loads(explain("-H", f"Authorization: Bearer {token}").out)
+    assert (mine["tenant"], mine["now"]["would"]) == ("billing", "send")
+    forged = json.loads(explain("-H", f"Authorization: Bearer {token[:-1]}!").out)
+    assert (forged["tenant"], forged["now"]["type"]) == (None, f"{PREFIX}unauthenticated")
+    named = json.loads(explain("--tenant", "billing").out)
+    assert named["key_digest"] == mine["key_digest"]
+    assert (named["tenant_assumed"], mine["tenant_assumed"]) == (True, False)
+    assert json.loads(explain().out)["tenant"] == "default"
+    assert "(assumed: callers need a gateway key" in fencegate("explain", *target, dsn=database).out
+    other = explain("-H", f"Authorization: Bearer {token}", "--tenant", "default")
+    assert (other.code, other.out) == (1, "")
+    assert "is of tenant billing" in other.err
+
+
+# --- without a database, and bad input ------------------------------------------------------------
+
+
+def test_without_a_database_the_policies_still_tell(desk: Desk, scene: Scene) -> None:
+    typed = ["-H", "Idempotency-Key: k", "-H", "X-Execution-Fence: 1"]
+    target = f"/pay/v1/accounts/{scene.account}/charges"
+    for dsn, said in (
+        ("postgresql://u:hush@127.0.0.1:1/x", "the database cannot be reached"),
+        (None, "there is no database"),
+    ):
+        done = fencegate(
+            *("explain", "POST", target, *typed, "--policies", str(desk.policies)),
+            dsn=dsn,
+            cwd=desk.policies,
+            env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        assert done.code == 1
+        assert done.err.startswith("fencegate: ")
+        assert said in done.err
+        assert f"account:{scene.account}" in done.out
+        assert "not known without the database" in done.out
+        assert "now  " not in done.out
+
+
+def test_a_read_only_database_is_told(database: str, desk: Desk) -> None:
+    execute(
+        database,
+        "do $$ begin execute format('alter database %I set default_transaction_read_only = on',"
+        " current_database()); end $$",
+    )
+    done = fencegate(
+        *("explain", "POST", "/pay/v1/logs/x", "-H", "Idempotency-Key: k"),
+        *("--policies", str(desk.policies)),
+        dsn=database,
+    )
+    assert done.code == 1
+    assert "log:x" in done.out
+    assert "point FENCEGATE_DATABASE_URL at the primary" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["post", "/pay/v1/x"], 2, "write POST"),
+        (["P ST", "/pay/v1/x"], 2, "is no method"),
+        (["POST", "pay/v1/x"], 2, "begin it with a slash"),
+        (["POST", "ftp://h/pay"], 2, "begin it with a slash"),
+        (["POST", "http://[::1/pay"], 2, "begin it with a slash"),
+        (["POST", "/pay", "-H", "Idempotency-Key"], 2, "has no colon"),
+        (["POST", "/pay", "-H", "Bad Name: x"], 2, "has no usable name"),
+        (["POST", "/pay", "-H", ": x"], 2, "has no usable name"),
+        (["POST", "/pay", "-H", "X: a\nY: b"], 2, "control character"),
+        (["POST", "/pay", "-d", "@body.json"], 2, "write --body body.json"),
+        (["POST", "/pay", "-d", "x", "--body", "f"], 2, "not allowed with"),
+        (["POST", "/pay", "--body", "/"], 2, "is a folder"),
+        (["POST", "/pay", "--body", "/no/such\x1bfile"], 2, "cannot be read"),
+        (["POST", "/pay", "--tenant", "nobody"], 1, "there is no tenant 'nobody'"),
+    ],
+)
+def test_bad_input_is_one_line_with_its_mend(
+    desk: Desk, arguments: list[str], code: int, said: str
+) -> None:
+    done = desk.explain(*arguments)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.count("\n") == 1, done.err
+    assert said in done.err
+    assert "\x1b" not in done.err
+
+
+def test_mistakes_in_policies_are_all_told(tmp_path: Path, database: str) -> None:
+    (tmp_path / "a.toml").write_text('name = "A"\nmount = "/v1"\n')
+    done = fencegate("explain", "GET", "/x", "--policies", str(tmp_path), dsn=database)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.count("fencegate: a.toml: ") == 3
+
+
+def test_an_admit_is_held_up_no_longer_than_the_rehearsal(database: str, desk: Desk) -> None:
+    """Its locks are gone once it has answered."""
+    made = in_flight(database, entity="log:x", deadline_ms=60_000)
+    for _ in range(2):
+        done = fencegate(
+            *("explain", "POST", "/pay/v1/logs/x", "-H", "Idempotency-Key: k"),
+            *("--policies", str(desk.policies)),
+            dsn=database,
+        )
+        assert "it would be sent" in done.out
+    locks = rows(
+        database,
+        "select 1 from pg_locks l join pg_class c on c.oid = l.relation"
+        " where c.relnamespace = 'gateway'::regnamespace and l.pid <> pg_backend_pid()",
+    )
+    assert locks == []
+    assert made.command.entity == "log:x"
