@@ -45,6 +45,12 @@ entity = "fenced:{body./id}"
 fence_from = "{body./fence}"
 """,
     """
+name = "free"
+match = "POST /v1/accounts/{account}/free"
+entity = "free:{path.account}"
+serial = false
+""",
+    """
 name = "by-query"
 match = "POST /v1/by-query"
 entity = "query:{query.id}"

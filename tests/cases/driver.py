@@ -4,20 +4,23 @@ A case is a JSON object, ``{"id", "input": {"steps": […]}, "expected": {…}}`
 
 - a step is an ``http`` request (``label`` names its answer; header text is latin-1 on the wire;
   ``{"repeat": [text, n]}`` is text repeated; ``"client": "close …"`` hangs up once the upstream has
-  it) or ``raw_latin1`` bytes; the ``upstream`` steps behind it say how the upstream answers it:
-  ``respond``, ``raw_latin1`` with ``then``, or a ``fault``
+  it; ``wait_for_100`` sends the body only behind a ``100 Continue``; ``same_connection`` goes on
+  where the request before was answered) or ``raw_latin1`` bytes; the ``upstream`` steps behind it
+  say how the upstream answers it: ``respond``, ``raw_latin1`` with ``then``, or a ``fault``
 - ``Bearer tenant-X`` stands for a gateway key of a tenant that only this case has, so cases share a
   gateway and never meet; paths are below the mount ``/pay``
 - ``expected`` names what the wire contract says: per answer ``status``, problem ``type``,
-  ``outcome``, ``sent``, headers and body; and what upstream, database, audit and log must show
+  ``outcome``, ``sent``, headers (``lines``: these fields have exactly these lines, in this order),
+  body and ``interim`` statuses; and what upstream, database, audit, log and metrics must show
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,17 @@ from gateway.store.tenants import add_key
 from tests.kit.client import Caller, Exchange, Reply, assert_problem
 from tests.kit.gateway import Stack, rows
 from tests.kit.operating import fencegate, on
-from tests.kit.upstream import Answer, Gate, RecordingUpstream, gated, hang, raw, respond
+from tests.kit.upstream import (
+    Answer,
+    Gate,
+    RecordingUpstream,
+    drip,
+    early,
+    gated,
+    hang,
+    raw,
+    respond,
+)
 
 __all__ = ["Case", "World", "load", "make_keys", "run"]
 
@@ -48,6 +61,8 @@ class World:
     stack: Stack
     tokens: Mapping[tuple[str, str], str]
     proxy: RecordingUpstream | None = None
+    judged: int = 0
+    """Lines of the gateway's log that earlier cases answer for."""
 
 
 @dataclass
@@ -55,6 +70,8 @@ class _Run:
     case: Case
     world: World
     replies: dict[str, Reply] = field(default_factory=dict)
+    interims: dict[str, list[int]] = field(default_factory=dict)
+    exchange: Exchange | None = None
 
     @property
     def upstream(self) -> RecordingUpstream:
@@ -105,11 +122,13 @@ def _make_keys(dsn: str, cases: Sequence[Case]) -> dict[tuple[str, str], str]:
 def run(case: Case, world: World) -> None:
     """Carry a case out and judge it."""
     world.stack.upstream.clear()
-    before = _peak_mib(world)
+    before = _peak_mib(world), _counts(world)
     done = _Run(case, world)
     for request, answers in _exchanges(case["input"]["steps"]):
         _step(done, request, answers)
-    _judge(done, before)
+    if done.exchange is not None:
+        done.exchange.hang_up()
+    _judge(done, *before)
 
 
 def _exchanges(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, list[Any]]]:
@@ -130,14 +149,20 @@ def _step(done: _Run, step: Any, answers: list[Any]) -> None:
     gate = Gate()
     done.upstream.next(*(_answer(each, gate) for each in answers))
     seen = done.upstream.count
-    exchange = _send(done, step)
+    exchange = done.exchange = _send(done, step)
     if str(step.get("client", "")).startswith("close"):
         done.upstream.wait_for_requests(seen + 1)
         exchange.hang_up()
         gate.release()
         return
     gate.release()
-    done.replies[step["label"]] = exchange.reply()
+    interims: list[int] = []
+    while (status := exchange.interim(10)) is not None:
+        interims.append(status)
+        if status == 100 and step.get("wait_for_100"):
+            exchange.send(_body(step["http"]))
+    done.interims[step["label"]] = interims
+    done.replies[step["label"]] = exchange.next()
 
 
 def _send(done: _Run, step: Any) -> Exchange:
@@ -149,6 +174,15 @@ def _send(done: _Run, step: Any) -> Exchange:
     host = next((value for name, value in fields if name == "Host"), None)
     fields = [(name, value) for name, value in fields if name != "Host"]
     body = _body(http)
+    if step.get("same_connection"):
+        assert done.exchange is not None
+        return caller.open(
+            http["method"], MOUNT + http["path"], fields, body, host=host, on=done.exchange
+        )
+    if step.get("wait_for_100"):
+        if all(name != "Content-Length" for name, _ in fields):
+            fields.append(("Content-Length", str(len(body))))
+        return caller.open(http["method"], MOUNT + http["path"], fields, None, host=host)
     if http.get("chunked"):
         fields.append(("Transfer-Encoding", "chunked"))
         exchange = caller.open(http["method"], MOUNT + http["path"], fields, None, host=host)
@@ -174,6 +208,8 @@ def _body(http: Any) -> bytes:
         return match[3].encode() * (int(match[1]) * {"B": 1, "MiB": 1024 * 1024}[match[2]])
     if "body_latin1" in http:
         return str(http["body_latin1"]).encode("latin-1")
+    if "body_b64" in http:
+        return base64.b64decode(http["body_b64"])
     return _text(http.get("body", "")).encode()
 
 
@@ -184,41 +220,61 @@ def _tokens(done: _Run, text: str) -> str:
 def _answer(step: Any, gate: Gate) -> Answer:
     how = step["upstream"]
     if "fault" in how:
-        assert how["fault"] == "no_response_before_deadline_after_full_request"
-        return hang()
+        return _fault(how["fault"])
     if "raw_latin1" in how:
         return raw(how["raw_latin1"].encode("latin-1"), then=how.get("then", "keep"))
     said = how["respond"]
-    body = said["body_latin1"].encode("latin-1") if "body_latin1" in said else None
-    answer = respond(
-        said["status"],
-        str(said.get("body", "")).encode() if body is None else body,
-        [tuple(pair) for pair in said.get("headers", [])],
-        effect=True,
-    )
+    fields = [tuple(pair) for pair in said.get("headers", [])]
+    if "body_chunks" in said:
+        return drip(_chunked(said["status"], fields, said["body_chunks"]))
+    answer = respond(said["status"], _body(said), fields, effect=True)
     return gated(gate, answer) if step.get("delay_ms") or how.get("delay_ms") else answer
+
+
+def _fault(name: str) -> Answer:
+    if name == "no_response_before_deadline_after_full_request":
+        return hang()
+    match = re.fullmatch(r"final_(\d+)_after_(\d+)KiB_then_close", name)
+    assert match is not None, name
+    # An orderly close: what still comes is read, or a reset might overtake the answer.
+    answer = respond(int(match[1]), b"enough", close=True)
+    return early(replace(answer, then="fin"), after=int(match[2]) * 1024)
+
+
+def _chunked(status: int, fields: Sequence[tuple[str, str]], chunks: Sequence[str]) -> list[bytes]:
+    """A response in so many segments, each a chunk."""
+    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in fields)]
+    head = "\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode("latin-1")
+    pieces = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in map(str.encode, chunks)]
+    return [head, *pieces, b"0\r\n\r\n"]
 
 
 # -- the verdict
 
 
-def _judge(done: _Run, before_mib: float) -> None:
+def _judge(done: _Run, before_mib: float, before: Mapping[str, float]) -> None:
     expected = done.case["expected"]
     for label, wanted in expected["responses"].items():
         _judge_reply(done, label, wanted)
     for key, state in expected.get("commands", {}).items():
         _judge_command(done, key, state)
-    assert done.upstream.count == expected["upstream_calls"]
+    # A request that the upstream did not want to hear to its end has reached it all the same.
+    assert done.upstream.count + len(done.upstream.partial) == expected["upstream_calls"]
     _judge_upstream(done, expected.get("upstream_sees", {}))
     _judge_database(done, expected)
     for line in expected.get("log", []):
         done.world.stack.gateway.wait_for_log(**line)
+    now = _counts(done.world)
+    for series, more in expected.get("counts", {}).items():
+        assert now[series] - before[series] == more, series
     if "peak_growth_mib_max" in expected:
         assert _peak_mib(done.world) - before_mib < expected["peak_growth_mib_max"]
     if "proxy_connections" in expected:
         assert done.world.proxy is not None
         assert done.world.proxy.connections == expected["proxy_connections"]
-    crashes = [line for line in done.world.stack.gateway.log if "exception" in line]
+    log = done.world.stack.gateway.log
+    crashes = [line for line in log[done.world.judged :] if "exception" in line]
+    done.world.judged = len(log)
     assert crashes == []
 
 
@@ -238,10 +294,20 @@ def _judge_reply(done: _Run, label: str, wanted: Any) -> None:
         assert value in reply.all(name), (label, name, reply.headers)
     for name in wanted.get("headers_absent", []):
         assert reply.all(name) == [], (label, name)
+    if "lines" in wanted:
+        names = {name.lower() for name, _ in wanted["lines"]}
+        found = [[name.lower(), value] for name, value in reply.headers if name.lower() in names]
+        assert found == [[name.lower(), value] for name, value in wanted["lines"]], label
+    if "interim" in wanted:
+        assert done.interims[label] == wanted["interim"], label
     if "body" in wanted:
         assert reply.body == wanted["body"].encode("latin-1"), label
+    if "body_b64" in wanted:
+        assert reply.body == base64.b64decode(wanted["body_b64"]), label
     if "same_as" in wanted:
         assert reply.body == done.replies[wanted["same_as"]].body
+    if "upstream_status" in wanted:
+        assert reply.json()["upstream"]["status"] == wanted["upstream_status"], label
 
 
 def _judge_upstream(done: _Run, wanted: Any) -> None:
@@ -250,6 +316,8 @@ def _judge_upstream(done: _Run, wanted: Any) -> None:
             assert request.all(name) == [], name
         for name, value in wanted.get("headers_present", []):
             assert request.all(name) == [value.encode("latin-1")], name
+        if "body_b64" in wanted:
+            assert request.body == base64.b64decode(wanted["body_b64"])
 
 
 def _names(done: _Run) -> list[str]:
@@ -300,3 +368,10 @@ def _peak_mib(world: World) -> float:
     if not status.exists():
         return 0.0
     return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def _counts(world: World) -> dict[str, float]:
+    """Every series of the gateway's metrics, without the common prefix."""
+    text = world.stack.caller().call("GET", "/metrics").body.decode()
+    samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name.removeprefix("fencegate_"): float(value) for name, value in samples}
