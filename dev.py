@@ -77,7 +77,12 @@ def main(argv: Sequence[str]) -> int:
 
 def demo(arguments: list[str]) -> int:
     set_up()
-    return run([PYTHON, "-m", "gateway.cli", "demo", *arguments])
+    command = [PYTHON, "-m", "gateway.cli", "demo", *arguments]
+    if os.name != "nt":
+        # In our place: whoever stops us, by whatever signal, stops the demonstration, too.
+        os.chdir(ROOT)
+        os.execve(PYTHON, [str(part) for part in command], environment())
+    return run(command)
 
 
 def test(arguments: list[str]) -> int:

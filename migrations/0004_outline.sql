@@ -104,7 +104,8 @@ begin
             attempt, principal, request_id, serial, ord)
     ), judged as (
         select i.*, e.fence as mark, c.attempt as c_attempt,
-               case when c.rules = i.rules then c.fingerprint = i.fingerprint end as same,
+               case when c.policy <> i.policy or c.entity <> i.entity then false
+                    when c.rules = i.rules then c.fingerprint = i.fingerprint end as same,
                case when c.settled_at is not null then 'settled'
                     when c.deadline <= v_now then 'unknown'
                     when c.attempt is not null then 'in-flight' end as state,

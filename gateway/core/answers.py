@@ -76,8 +76,9 @@ def refusal(decision: Refusal) -> Problem:
         case RejectReused(first):
             return Problem(
                 "key-reused",
-                "Use a new idempotency key: this one already names a command with another "
-                "method, path, query, entity, listed header or body.",
+                "Repeat the first request as it was, if this is a retry of it; take a new key only "
+                "for another wish. This key already names a command with another method, path, "
+                "query, entity, listed header or body.",
                 members={"first": _first(first)},
             )
         case RejectNotRetained():

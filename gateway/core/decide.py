@@ -47,10 +47,11 @@ SettledBy = Literal["answer", "late", "resolved"]
 class Known:
     """The command row that already stands under this key.
 
-    ``same``: its fingerprint equals this request's; ``None`` where the two were made by different
-    rule versions and so cannot be compared. ``response`` is kept only while ``state`` is settled
-    and the body was recorded; ``status`` outlives the body. ``remaining_ms``: to the deadline.
-    ``evidence_status``: the upstream's status, where an ambiguous one made the outcome unknown.
+    ``same``: its fingerprint equals this request's; ``None`` where the two are of one policy and
+    entity but were made by different rule versions, and so cannot be compared. ``response`` is kept
+    only while ``state`` is settled and the body was recorded; ``status`` outlives the body.
+    ``remaining_ms``: to the deadline. ``evidence_status``: the upstream's status, where an
+    ambiguous one made the outcome unknown.
     """
 
     attempt: UUID

@@ -48,7 +48,9 @@ def parse_key(lines: Sequence[bytes]) -> str | Refusal:
     """
     if not lines:
         return Refusal(
-            "key-missing", "Send one Idempotency-Key field, e.g. a fresh UUID per command."
+            "key-missing",
+            "Send one Idempotency-Key field: a key for each intended command, the same for its "
+            "retries.",
         )
     if len(lines) > 1:
         return _invalid("is sent more than once; send exactly one line")

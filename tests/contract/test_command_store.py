@@ -192,6 +192,17 @@ def test_other_rules_are_not_compared(caller: Caller) -> None:
     assert caller.admit(caller.new(rules="v2")) == Replay(RECORDED, "answer", compared=False)
 
 
+@pytest.mark.parametrize("other", [{"policy": "pay/refund"}, {"entity": "invoice:2"}])
+def test_a_key_of_another_command_or_entity_is_reused_whatever_the_rules(
+    caller: Caller, other: dict[str, str]
+) -> None:
+    """Two commands have two entity templates, so two rule versions: those alone say nothing."""
+    caller.settle(caller.forwarded(rules="v1"))
+    reused = caller.new(rules="v2", **other)
+    assert isinstance(caller.admit(reused), RejectReused)
+    assert caller.subject.events(reused) == ["key_reused"]
+
+
 def test_a_serial_command_waits_for_the_open_one(caller: Caller) -> None:
     caller.forwarded("first")
     blocked = caller.admit(caller.new("second"))

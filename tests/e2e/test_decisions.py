@@ -466,6 +466,16 @@ def test_a_policy_without_order_sends_beside_an_unknown_command(scene: Scene) ->
 # -- another rule version
 
 
+def test_a_key_of_another_command_of_the_policy_is_reused_and_never_replayed(scene: Scene) -> None:
+    """Two commands never have the same rule version, so that alone must not mean "not compared"."""
+    assert scene.send("k", 1).status == 201
+    for what in ("notes", "tags"):
+        reused = scene.send("k", 1, what=what)
+        assert_problem(reused, "key-reused", first={"state": "settled", "status": 201})
+        assert reused.one("Gateway-Fingerprint") is None
+    assert scene.upstream.count == 1
+
+
 def test_a_changed_fingerprint_rule_is_said_and_not_guessed_over(postgres: Server) -> None:
     changed = CHARGE + '[commands.fingerprint]\nheaders = ["X-Version"]\n'
     with stack(postgres, lambda url: [policy(url, CHARGE)]) as made:

@@ -195,6 +195,7 @@ SPEC = st.fixed_dictionaries(
         "entity": st.sampled_from(["e1", "e2", "e3"]),
         "fence": st.none() | st.integers(0, 4),
         "body": st.sampled_from(["", "", "other"]),
+        "policy": st.sampled_from(["pay/charge", "pay/charge", "pay/charge", "pay/refund"]),
         "rules": st.sampled_from(["v1", "v1", "v2"]),
         "serial": st.sampled_from([True, True, False]),
     }

@@ -277,4 +277,6 @@ def _key(command: Command) -> CommandKey:
 
 
 def _same(first: Command, now: Command) -> bool | None:
+    if (first.policy, first.entity) != (now.policy, now.entity):
+        return False
     return first.fingerprint == now.fingerprint if first.rules == now.rules else None

@@ -226,6 +226,14 @@ _SQL = [
     ),
     Mutant(
         "migrations/0004_outline.sql",
+        "a key of another command is reused, though its rule version is another, too",
+        "case when c.policy <> i.policy or c.entity <> i.entity then false\n"
+        "                    when c.rules",
+        "case when c.rules",
+        (f"{_STORE}test_a_key_of_another_command_or_entity_is_reused_whatever_the_rules",),
+    ),
+    Mutant(
+        "migrations/0004_outline.sql",
         "at its deadline a command is unknown",
         "when c.deadline <= v_now then 'unknown'",
         "when c.deadline < v_now then 'unknown'",
