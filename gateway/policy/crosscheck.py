@@ -7,17 +7,21 @@ reports it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from gateway.policy.errors import PolicyError, PolicyWarning
 from gateway.policy.matcher import Pattern, PatternError, overlap, parse_pattern
-from gateway.policy.templates import Template, TemplateError, parse
+from gateway.policy.templates import Placeholder, Template, TemplateError, parse
 
 __all__ = ["CommandSketch", "Sketch", "across", "sketch", "warnings", "within"]
 
 Table = Mapping[str, object]
+
+# $NAME, {NAME} and {{NAME}}, and not ${NAME}.
+_ALMOST_REFERENCE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|(?<!\$)\{+([A-Za-z_][A-Za-z0-9_]*)\}+")
 
 _FENCE = "x-execution-fence"
 _ENTITY = "x-execution-entity"
@@ -83,6 +87,7 @@ def within(file: Sketch) -> Iterator[PolicyError]:
     for command in file.commands:
         yield from _templates(command)
         yield from _fence_place(command)
+        yield from _fence_apart(command)
         yield from _fingerprint(command)
         yield from _statuses_and_days(command)
         yield from _sent_fields(file, command)
@@ -120,8 +125,11 @@ def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
     for file in files:
         if not file.commands:
             yield PolicyWarning(file.file, "commands", "none: every unsafe request is refused")
+        yield from _unfilled(file)
         for command in file.commands:
             yield from _free_entity(command)
+            yield from _free_key(command)
+            yield from _foreign_variable(command)
             yield from _believed_statuses(command)
         for other in files:
             yield from _hidden(file, other)
@@ -143,6 +151,40 @@ def _free_entity(command: CommandSketch) -> Iterator[PolicyWarning]:
             "is what the caller says in X-Execution-Entity, and nothing compares that with what "
             "the request acts on; read the path or the body, unless one entity a job is meant",
         )
+
+
+def _free_key(command: CommandSketch) -> Iterator[PolicyWarning]:
+    """Keys are one name space in a tenant; those that callers choose are theirs to tell apart."""
+    if command.key is None or command.key.start or not command.key.placeholders:
+        return
+    if command.key.placeholders[0].source != "header":
+        yield command.warning(
+            "key",
+            f"{command.key.text!r} has no literal start, and keys are one name space over all "
+            'commands; begin it with e.g. "capture:"',
+        )
+
+
+def _foreign_variable(command: CommandSketch) -> Iterator[PolicyWarning]:
+    for segment in command.pattern.segments if command.pattern is not None else ():
+        if segment is not None and segment[:1] in (b":", b"$") and len(segment) > 1:
+            name = segment[1:].decode("ascii")
+            yield command.warning(
+                "match",
+                f"takes {segment.decode('ascii')!r} as it stands; a variable is written {{{name}}}",
+            )
+
+
+def _unfilled(file: Sketch) -> Iterator[PolicyWarning]:
+    """What looks like a variable of other tools goes up as it is written."""
+    for name, text in _table(file.table.get("upstream_headers")).items():
+        found = _ALMOST_REFERENCE.search(text) if isinstance(text, str) else None
+        if found is not None:
+            yield PolicyWarning(
+                file.file,
+                f"upstream_headers.{name}",
+                f"sends {found[0]} as it stands; a variable is written ${{{found[1] or found[2]}}}",
+            )
 
 
 def _believed_statuses(command: CommandSketch) -> Iterator[PolicyWarning]:
@@ -173,6 +215,26 @@ def _templates(command: CommandSketch) -> Iterator[PolicyError]:
             "is the same for every request, so all but the first would be replays",
             'use a placeholder, e.g. "{header.Idempotency-Key}"',
         )
+
+
+def _fence_apart(command: CommandSketch) -> Iterator[PolicyError]:
+    """A key or an entity made of the fence would be another for each owner."""
+    place = command.fence_from.alone if command.fence_from is not None else None
+    for field, template in (("entity", command.entity), ("key", command.key)):
+        for read in template.placeholders if template is not None else ():
+            usual = read.source == "header" and read.name.lower() == _FENCE
+            if usual or (place is not None and _same_place(read, place)):
+                yield command.error(
+                    field,
+                    f"{read.text} is the fence, which is another for each owner",
+                    "take what all attempts of one command share",
+                )
+
+
+def _same_place(one: Placeholder, other: Placeholder) -> bool:
+    if one.source == "body":
+        return other.source == "body" and one.pointer == other.pointer
+    return one.source == other.source and one.name.lower() == other.name.lower()
 
 
 def _fence_place(command: CommandSketch) -> Iterator[PolicyError]:

@@ -86,6 +86,11 @@ def parse_pattern(text: str) -> Pattern:
         raise PatternError(
             f"has the method {method!r}, which cannot be guarded", "write e.g. POST, in capitals"
         )
+    if "?" in path or "#" in path:
+        raise PatternError(
+            "has a query, and requests are told apart by method and path alone",
+            "leave it out; a template reads it as {query.name}",
+        )
     segments: list[bytes | None] = []
     names: list[str] = []
     parts = path[1:].split("/")

@@ -244,11 +244,19 @@ def _explained(details: ErrorDetails) -> tuple[str, str]:
 _BOUNDS: Mapping[str, str] = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
+_RESEMBLES = 0.75
+"""A slip of a letter or two is above it; other words, such as ``retries`` and ``retain``, below."""
+
+
 def _unknown(location: tuple[int | str, ...], name: str) -> tuple[str, str]:
     if name in _LATER:
         return _LATER[name], f"remove {name}"
     known = _fields_at(location[:-1])
-    close = difflib.get_close_matches(name, known, n=1)
+    if (
+        "retry" in name or "retries" in name
+    ):  # Nobody must believe that a number here makes the gateway send again.
+        return "is not a field: the gateway never sends a command again by itself", f"remove {name}"
+    close = difflib.get_close_matches(name, known, n=1, cutoff=_RESEMBLES)
     return "is not a field", f"write {close[0]}" if close else f"remove it ({', '.join(known)})"
 
 

@@ -120,6 +120,14 @@ def test_all_files_are_reported_and_syntax_errors_name_the_line(errors_of: Error
         ("resend_within_s = 3", "resend_within_s", "not in this release"),
         ("timeout = 3", "timeout", "is not a field; write timeout_s"),
         ("zzz = 3", "zzz", "is not a field; remove it"),
+        ("retries = 3", "retries", "the gateway never sends a command again by itself; remove"),
+        ("retrain = 3", "retrain", "is not a field; write retain"),
+        ("key = '{header.X-Execution-Fence}'", "key", "is the fence, which is another for each"),
+        (
+            "fence_from = '{body./lease}'\nkey = 'k:{body./lease}'",
+            "key",
+            "{body./lease} is the fence, which is another for each owner; take what all attempts",
+        ),
         ("timeout_s = '30'", "timeout_s", "without quotes"),
         ("timeout_s = 0", "timeout_s", "must be above 0"),
         ("timeout_s = nan", "timeout_s", "finite"),
@@ -360,6 +368,70 @@ def test_an_entity_without_a_literal_start_is_a_warning(load_text: Load) -> None
 def test_an_entity_that_the_caller_names_is_a_warning(load_text: Load) -> None:
     (warning,) = load_text(policy(command(entity="job:{header.x-execution-entity}"))).warnings
     assert str(warning).startswith("payments.toml: commands[0].entity: is what the caller says")
+
+
+def test_an_entity_is_not_made_of_the_fence(errors_of: Errors) -> None:
+    (error,) = errors_of(policy(command(entity="lease:{header.x-execution-fence}")))
+    assert error.startswith(
+        "payments.toml: commands[0].entity: {header.x-execution-fence} is the f"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "warned"),
+    [
+        ("{path.account}", True),
+        ("{query.id}:charge", True),
+        ("charge:{path.account}", False),
+        ("{header.X-Request-Key}", False),
+    ],
+)
+def test_a_key_without_a_literal_start_is_a_warning(
+    load_text: Load, key: str, warned: bool
+) -> None:
+    found = [str(each) for each in load_text(policy(command(more=f"key = '{key}'"))).warnings]
+    assert [f"commands[0].key: '{key}' has no literal start" in each for each in found] == (
+        [True] * warned
+    )
+
+
+@pytest.mark.parametrize(
+    ("match", "told"),
+    [("POST /q/:id", "takes ':id' as it stands; a variable is written {id}"), ("POST /q/:", None)],
+)
+def test_a_variable_as_other_tools_write_it_is_a_warning(
+    load_text: Load, match: str, told: str | None
+) -> None:
+    found = [str(each) for each in load_text(policy(command(match, "queue:1"))).warnings]
+    assert [told is not None and each.endswith(told) for each in found] == [True] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("Bearer $TOKEN", "$TOKEN"),
+        ("Bearer {TOKEN}", "{TOKEN}"),
+        ("Bearer {{TOKEN}}", "{{TOKEN}}"),
+        ("Bearer ${TOKEN}", None),
+        ("price: 5$ {}", None),
+    ],
+)
+def test_a_header_that_looks_like_a_reference_is_a_warning(
+    load_text: Load, value: str, found: str | None
+) -> None:
+    text = policy() + f"[upstream_headers]\nX-Token = '{value}'\n"
+    warnings = [str(each) for each in load_text(text, {"TOKEN": "s3cret"}).warnings]
+    expected = f"X-Token: sends {found} as it stands; a variable is written ${{TOKEN}}"
+    assert [each.endswith(expected) for each in warnings] == [True] * (found is not None)
+
+
+def test_a_match_with_a_query_says_where_queries_are_read(errors_of: Errors) -> None:
+    for match in ("GET /reboot?host={host}", "POST /charges?x=1"):
+        (error,) = errors_of(policy(command(match, "host:1")))
+        assert error.endswith(
+            "has a query, and requests are told apart by method and path alone; "
+            "leave it out; a template reads it as {query.name}"
+        )
 
 
 def test_an_entity_reads_no_credential(errors_of: Errors) -> None:
