@@ -17,6 +17,7 @@ from gateway.observe import log
 from gateway.observe.metrics import Metrics
 from gateway.policy import tlsfiles
 from gateway.policy.compiled import Policies, Upstream
+from gateway.policy.fields import FIXED_PATHS
 from gateway.proxy.admitting import Admitter
 from gateway.proxy.background import Background
 from gateway.proxy.endpoint import Endpoint
@@ -31,11 +32,9 @@ from gateway.store import audit
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
 from gateway.store.keyring import KeyRing
-from gateway.upstream import Client, Origin, now_s
+from gateway.upstream import Client, Origin, Turns, now_s
 
 __all__ = ["Gateway", "open_gateway"]
-
-_FIXED = ("/healthz", "/readyz", "/metrics")
 
 
 class Gateway:
@@ -52,8 +51,9 @@ class Gateway:
         self.settings = settings
         self.keys = keys
         self._database = database
-        self._clients = {m.upstream.name: _client(m.upstream) for m in policies.mounts}
-        self._passages = {m.upstream.name: _client(m.upstream) for m in policies.mounts}
+        turns = Turns()
+        self._clients = {m.upstream.name: _client(m.upstream, turns) for m in policies.mounts}
+        self._passages = {m.upstream.name: _client(m.upstream, turns) for m in policies.mounts}
         self.metrics = Metrics(c.rules.policy for c in policies.commands())
         journal = Journal(self.metrics)
         store = CommandStore(database)
@@ -99,7 +99,7 @@ class Gateway:
         """Plain ASGI; Starlette serves only the fixed paths and stays off the guarded one."""
         if scope["type"] != "http":
             return
-        if scope["path"] in _FIXED:
+        if scope["path"] in FIXED_PATHS:
             await self._fixed(scope, receive, send)  # type: ignore[arg-type]
         else:
             await self._endpoint(scope, receive, send)
@@ -221,7 +221,7 @@ async def _check_serial(store: CommandStore, policies: Policies) -> None:
         )
 
 
-def _client(upstream: Upstream) -> Client:
+def _client(upstream: Upstream, turns: Turns) -> Client:
     context = None
     files = (upstream.ca_file, upstream.client_cert_file, upstream.client_key_file)
     if any(files):
@@ -237,4 +237,5 @@ def _client(upstream: Upstream) -> Client:
         max_connections=upstream.max_connections,
         idle_s=upstream.idle_s,
         ssl_context=context,
+        turns=turns,
     )

@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.core.framing import check_head, has_body
+from gateway.core.framing import (
+    HEAD_LIMIT,
+    NO_UPGRADE,
+    TOO_LONG,
+    UNREADABLE,
+    check_head,
+    expects_continue,
+    has_body,
+)
 from gateway.core.problems import Problem
+from gateway.core.settle import Sent
 from gateway.observe import log
 from gateway.proxy.answer import of_problem
-from gateway.proxy.respond import fields
+from gateway.proxy.respond import Message, Receive, Send, fields
+from gateway.upstream import reset
 
-__all__ = ["HEAD_LIMIT", "IGNORED_LIMIT", "Http1Protocol"]
-
-HEAD_LIMIT = 64 * 1024
-"""Bytes of a request's head; nginx takes 32 KiB, Node 16 KiB, and keys are at most 255 bytes. Also
-of what comes behind it and is no body: trailers, chunk extensions (RFC 9112 §7.1.1, §7.1.2)."""
+__all__ = ["HEAD_LIMIT", "IGNORED_LIMIT", "TAKE_S", "Http1Protocol"]
 
 IGNORED_LIMIT = 1024 * 1024
 """Bytes that are read and thrown away behind a request that came too early."""
 
+TAKE_S = 120.0
+"""Seconds in which a caller takes what has been written for it. Here and in the kernel that may be
+1 MiB, for a line of 70 kbit/s. One that has stopped reading would keep its connection, and what
+streams through also one to the upstream, for ever."""
+
+_App = Callable[[Any, Any, Any], Awaitable[None]]
+
 
 class Http1Protocol(HttpToolsProtocol):
     """uvicorn's, with one request at a time on a connection, stricter heads, limits to all that is
-    no body, and an answer of our own to what cannot be read."""
+    no body and to a caller's patience, an answer of our own to what cannot be read, and ends that
+    cannot be taken for the end of a body."""
 
-    _mend = "Send well-formed HTTP/1.1: this request cannot be read."
+    _mend = UNREADABLE
     _head_open = False
     _line_bytes = 0  # of the head's lines so far, or of the trailers'
     _got_on = False  # whether this read ended a head or a message, or held bytes of a body
     _idle_bytes = 0  # of reads since one that got on
     _ignoring = False
     _ignored_bytes = 0
+    _taking: asyncio.TimerHandle | None = None
 
     # -- from the connection
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._taken()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._taking is None:
+            # Not ``close``: that waits for the caller to take what is left.
+            self._taking = self.loop.call_later(TAKE_S, reset, self.transport)
+
+    def resume_writing(self) -> None:
+        self._taken()
+        super().resume_writing()
+
+    def _taken(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
 
     def data_received(self, data: bytes) -> None:
         if self._ignoring:
@@ -46,7 +83,7 @@ class Http1Protocol(HttpToolsProtocol):
         # is not counted. What it held is bounded by the size of a read.
         self._idle_bytes = 0 if self._got_on else self._idle_bytes + len(data)
         if self._idle_bytes > HEAD_LIMIT and not self.transport.is_closing():
-            self._refuse(_TOO_LONG)
+            self._refuse(TOO_LONG)
 
     # -- from the parser; nothing that it finds has an effect once further requests are ignored
 
@@ -68,7 +105,8 @@ class Http1Protocol(HttpToolsProtocol):
         self._count_line(len(name) + len(value) + len(": \r\n"))
         # A trailer is no header (RFC 9110 §6.5.1): it must not name a key or a fence.
         if self._head_open:
-            super().on_header(name, value)
+            # The parser leaves the blanks behind a value, which are no part of it (RFC 9112 §5.1).
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         if self._ignoring:
@@ -80,6 +118,7 @@ class Http1Protocol(HttpToolsProtocol):
         self._count_line(len(self.parser.get_method()) + len("  HTTP/1.1\r\n\r\n"))
         self._head_open, self._line_bytes = False, 0
         self._check_head()
+        self._see_expectation()
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser reads no further request either
@@ -95,6 +134,18 @@ class Http1Protocol(HttpToolsProtocol):
             return
         self._got_on = True
         super().on_message_complete()
+
+    def _see_expectation(self) -> None:
+        """Leave ``Expect`` only where its caller waits, so that nobody else looks for that."""
+        if not any(name == b"expect" for name, _ in self.headers):
+            return
+        version = self.parser.get_http_version()
+        self.expect_100_continue = expects_continue(version, tuple(self.headers))
+        if not self.expect_100_continue:
+            self.headers[:] = [line for line in self.headers if line[0] != b"expect"]
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, _Exchange(cycle, app))  # type: ignore[arg-type]
 
     # -- one request at a time
 
@@ -119,7 +170,7 @@ class Http1Protocol(HttpToolsProtocol):
         wrong = check_head(self.parser.get_http_version(), headers, self.url)
         if wrong is None and self.parser.should_upgrade() and has_body(headers):
             # The parser takes what follows for the new protocol: the command would lose its body.
-            wrong = "Send it without Upgrade: this gateway speaks HTTP/1.1 only."
+            wrong = NO_UPGRADE
         if wrong is not None:
             self._stop(wrong)
 
@@ -127,7 +178,7 @@ class Http1Protocol(HttpToolsProtocol):
         """Count bytes of a head or of trailers, which may have come whole in one read."""
         self._line_bytes += size
         if self._line_bytes > HEAD_LIMIT:
-            self._stop(_TOO_LONG)
+            self._stop(TOO_LONG)
 
     def _stop(self, detail: str) -> None:
         """Make the parser fail where it stands; the server then asks for ``send_400_response``."""
@@ -143,14 +194,53 @@ class Http1Protocol(HttpToolsProtocol):
         has no answer yet, nothing is written: its caller would take this for its own answer,
         though the command may be on its way to the upstream."""
         if _no_answer_due(self.cycle):
-            self.transport.write(_unreadable(detail))
+            self.transport.write(_unreadable(detail, _sent(self.cycle)))
         self.transport.close()
 
 
-_TOO_LONG = (
-    f"Send a head of at most {HEAD_LIMIT} bytes, and no more than that behind it in trailers or"
-    " chunk extensions."
-)
+class _Exchange:
+    """The application for one request: what it begins and does not finish must not look whole."""
+
+    def __init__(self, cycle: RequestResponseCycle, app: _App) -> None:
+        self._cycle = cycle
+        self._app = app
+        self._delimited = False  # the body is, by the end of the connection
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        cycle = self._cycle
+        if cycle.more_body and cycle.transport.is_closing():
+            cycle.disconnected = True  # what came behind the head could not be read
+            return
+        try:
+            await self._app(
+                scope, receive, self._in_1_0 if scope["http_version"] == "1.0" else send
+            )
+        except asyncio.CancelledError:
+            # By the server at the end of its drain. It would log each as an error of its own.
+            if not cycle.response_started:
+                raise
+        finally:
+            if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
+                self._cut()
+
+    async def _in_1_0(self, message: Message) -> None:
+        """Send without a transfer coding, which HTTP/1.0 does not know (RFC 9112 §6.1). The server
+        chunks whatever has no length."""
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            self._delimited = b"content-length" not in names
+            if self._delimited:
+                self._cycle.chunked_encoding = False
+        elif self._delimited:
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._cycle.send(message)  # type: ignore[arg-type]
+
+    def _cut(self) -> None:
+        self._cycle.disconnected = True  # by us; the application has told why
+        if self._delimited:
+            reset(self._cycle.transport)  # an orderly close would complete the body
+        else:
+            self._cycle.transport.close()
 
 
 def _answered(cycle: RequestResponseCycle | None) -> bool:
@@ -164,9 +254,17 @@ def _no_answer_due(cycle: RequestResponseCycle | None) -> bool:
     return cycle.more_body and not cycle.response_started
 
 
-def _unreadable(detail: str) -> bytes:
+def _sent(cycle: RequestResponseCycle | None) -> Sent:
+    """What streams through may have reached the upstream in part."""
+    streams = (
+        cycle is not None and not cycle.response_complete and cycle.scope["state"].get("streams")
+    )
+    return "unknown" if streams else "no"
+
+
+def _unreadable(detail: str, sent: Sent) -> bytes:
     request_id = uuid4().hex
-    problem = Problem("request-invalid", detail)
+    problem = Problem("request-invalid", detail, sent=sent)
     answer = of_problem(problem, "rejected", request_id)
     log.decision(
         log.Decided(

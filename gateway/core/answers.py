@@ -164,7 +164,9 @@ def outcome_unknown(outcome: Unknown) -> Problem:
 
 def incomplete(response: Response, *, repeatable: bool = False) -> Problem:
     """The answer was cut short, so no part of it is relayed. ``repeatable``: its status says that
-    nothing was executed, or the request was a safe one; else it was executed and is recorded."""
+    nothing was executed, or the request was a safe one; else it is recorded, and counts as
+    executed. Whether it was, nobody knows: the answer may have come before the request's end, which
+    was then not sent."""
     upstream: dict[str, Member] = {"upstream": {"status": response.status}}
     if repeatable:
         return Problem(
@@ -177,8 +179,8 @@ def incomplete(response: Response, *, repeatable: bool = False) -> Problem:
         )
     return Problem(
         "response-incomplete",
-        f"Do not repeat it: the command was executed (status {response.status}), but its response "
-        "was cut short; read the result from the upstream.",
+        f"Do not repeat it: the upstream answered {response.status}, so the command counts as "
+        "executed, but its response was cut short; read the result from the upstream.",
         received_status=response.status,
         members=upstream,
     )

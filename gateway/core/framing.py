@@ -7,10 +7,36 @@ lower case, as the server hands them on.
 
 from __future__ import annotations
 
-from gateway.core.headers import values
+import re
+
+from gateway.core.headers import nominated, values
 from gateway.core.model import Headers
 
-__all__ = ["check_head", "has_body"]
+__all__ = [
+    "HEAD_LIMIT",
+    "NO_UPGRADE",
+    "TOO_LONG",
+    "UNREADABLE",
+    "check_head",
+    "check_message",
+    "expects_continue",
+    "has_body",
+]
+
+HEAD_LIMIT = 64 * 1024
+"""Bytes of a request's head; nginx takes 32 KiB, Node 16 KiB, and keys are at most 255 bytes. Also
+of what comes behind it and is no body: trailers, chunk extensions (RFC 9112 §7.1.1, §7.1.2)."""
+
+UNREADABLE = "Send well-formed HTTP/1.1: this request cannot be read."
+TOO_LONG = (
+    f"Send a head of at most {HEAD_LIMIT} bytes, and no more than that behind it in trailers or"
+    " chunk extensions."
+)
+NO_UPGRADE = "Send it without Upgrade: this gateway speaks HTTP/1.1 only."
+
+_METHOD_LIMIT = 32
+"""Letters of a method; the longest registered one has 17."""
+_LENGTH = re.compile(rb"[0-9]{1,19}")
 
 _VERSIONS = ("1.0", "1.1")
 _NOT_IN_A_HOST = frozenset(b" \t,/@")
@@ -24,13 +50,42 @@ def check_head(version: str, headers: Headers, target: bytes) -> str | None:
         or _check_target(target)
         or _check_host(version, headers)
         or _check_coding(version, headers)
+        or _check_length(headers)
     )
+
+
+def check_message(method: str, target: bytes, headers: Headers, size: int) -> str | None:
+    """What the server finds wrong while it reads a request with a body of ``size`` bytes; beyond
+    ``check_head``, for whoever has the request but no server."""
+    lengths = _values(headers, b"content-length")
+    if len(method) > _METHOD_LIMIT or len(lengths) > 1:
+        return UNREADABLE
+    if lengths and not _LENGTH.fullmatch(lengths[0]):
+        return UNREADABLE
+    lines = sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+    if len(method) + len(target) + lines + len("  HTTP/1.1\r\n\r\n") > HEAD_LIMIT:
+        return TOO_LONG
+    upgrades = values(headers, b"upgrade") and b"upgrade" in nominated(headers)
+    if upgrades and has_body(headers):
+        return NO_UPGRADE
+    if lengths and int(lengths[0]) != size:
+        return f"Send the Content-Length that the body has, {size}, or leave it to your client."
+    return None
 
 
 def has_body(headers: Headers) -> bool:
     """Whether a head that can be framed at all announces a body (RFC 9112 §6.3)."""
     lengths = _values(headers, b"content-length")
     return bool(_values(headers, b"transfer-encoding")) or any(each != b"0" for each in lengths)
+
+
+def expects_continue(version: str, headers: Headers) -> bool:
+    """Whether the caller waits for ``100 Continue`` (RFC 9110 §10.1.1): never one that speaks
+    HTTP/1.0, and none that has no body to send."""
+    if version == "1.0" or not has_body(headers):
+        return False
+    members = b",".join(values(headers, b"expect")).lower().split(b",")
+    return any(member.strip(b" \t") == b"100-continue" for member in members)
 
 
 def _check_version(version: str) -> str | None:
@@ -64,6 +119,14 @@ def _check_coding(version: str, headers: Headers) -> str | None:
     if version == "1.0" or _values(headers, b"content-length"):
         return "Send Transfer-Encoding in HTTP/1.1 only, and no Content-Length beside it."
     return None
+
+
+def _check_length(headers: Headers) -> str | None:
+    """The parser takes any number of zeros in front, and so many digits that Python refuses to read
+    them. 2^63 has 19."""
+    if all(_LENGTH.fullmatch(length) for length in _values(headers, b"content-length")):
+        return None
+    return "Send a Content-Length of 1 to 19 digits."
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:

@@ -22,6 +22,7 @@ from gateway.policy.templates import TemplateError, parse
 
 __all__ = [
     "FIXED",
+    "FIXED_PATHS",
     "MAX_KEEP",
     "Address",
     "address",
@@ -38,6 +39,9 @@ __all__ = [
     "upstream_url",
     "wrong",
 ]
+
+FIXED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+"""What the gateway answers itself."""
 
 FIXED = frozenset({"healthz", "readyz", "metrics", "openapi.json", "v1", "console"})
 """First segments of the gateway's own paths."""

@@ -6,6 +6,7 @@ classes and is passed over, as are other file types and names that begin with a 
 
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,18 +33,7 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
 
     ``env`` fills ``${NAME}`` in ``upstream_headers``.
     """
-    shown = str(directory.absolute())
-    if directory.is_file():
-        raise PolicyErrors([PolicyError(shown, "", "is a file", "name its folder")])
-    if not directory.is_dir():
-        raise PolicyErrors(
-            [PolicyError(shown, "", "is not a folder", "create it, or name another one")]
-        )
-    files = sorted(path for path in directory.glob("*.toml") if _is_policy(path))
-    if not files:
-        raise PolicyErrors(
-            [PolicyError(shown, "", "holds no policy file", "add one file per upstream: *.toml")]
-        )
+    files = _files(directory)
     errors: list[PolicyError] = []
     sketches: list[crosscheck.Sketch] = []
     models: list[tuple[Path, schema.PolicyModel]] = []
@@ -67,11 +57,38 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
         raise PolicyErrors(sorted(errors, key=lambda error: order.index(error.file)))
     mounts = [compile_mount(path, model, env) for path, model in models]
     mounts.sort(key=lambda mount: (-len(mount.prefix), mount.prefix))
-    return Policies(tuple(mounts), tuple(crosscheck.warnings(sketches)))
+    warnings = list(crosscheck.warnings(sketches))
+    for mount in mounts:
+        warnings += tlsfiles.warnings(mount.file, mount.upstream.client_cert_file, time.time())
+    return Policies(tuple(mounts), tuple(warnings))
+
+
+def _files(directory: Path) -> list[Path]:
+    """The policy files of a folder in order, or raise ``PolicyErrors`` that say why there are none.
+    A folder that cannot be listed is not an empty one."""
+    try:
+        files = sorted(path for path in directory.iterdir() if _is_policy(path))
+    except FileNotFoundError:
+        wrong = ("is not a folder", "create it, or name another one")
+    except NotADirectoryError:
+        wrong = ("is a file", "name its folder")
+    except (OSError, ValueError) as error:  # a name with a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        wrong = (f"cannot be read ({reason})", "let this user list and enter it, or name another")
+    else:
+        if files:
+            return files
+        wrong = ("holds no policy file", "add one file per upstream: *.toml")
+    raise PolicyErrors([PolicyError(str(directory.absolute()), "", *wrong)])
 
 
 def _is_policy(path: Path) -> bool:
-    return path.is_file() and path.name not in RESERVED and not path.name.startswith(".")
+    if path.suffix != ".toml" or path.name in RESERVED or path.name.startswith("."):
+        return False
+    try:
+        return path.is_file()
+    except OSError:
+        return True  # reading it says why it cannot be
 
 
 def _read(path: Path) -> dict[str, object] | PolicyError:

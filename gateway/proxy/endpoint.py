@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from gateway.core.headers import values
 from gateway.core.model import Headers
@@ -19,7 +19,10 @@ from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_i
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Message, Receive, Send, respond
 
-__all__ = ["Endpoint", "Journal"]
+__all__ = ["CutBy", "Endpoint", "Journal"]
+
+CutBy = Literal["upstream", "caller", "stop"]
+"""Who ended a streamed answer before its end: one of the two, or this process as it stops."""
 
 
 class Journal(Protocol):
@@ -29,6 +32,7 @@ class Journal(Protocol):
     def passed(self, passage: Passage, answer: Answer) -> None: ...
     def executed(self, done: Admissible, trace: Trace, answer: Answer, delivered: bool) -> None: ...
     def abandoned(self, done: Admissible, trace: Trace) -> None: ...
+    def cut_short(self, request_id: str, policy: str, by: CutBy) -> None: ...
 
 
 class Endpoint:
@@ -103,9 +107,10 @@ class Endpoint:
 
     async def _pass(self, passage: Passage, scope: Mapping[str, Any], send: Send) -> None:
         inflow = passage.inflow
+        scope["state"]["streams"] = True  # for the server: from here on something may be sent
         work = asyncio.ensure_future(pass_through(passage, self._executor.clock))
         hang_up = asyncio.ensure_future(inflow.hung_up())
-        delivering = False
+        request_id, delivering = passage.identity.request_id, False
         try:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if inflow.gone or not work.done():
@@ -115,10 +120,14 @@ class Endpoint:
             delivering = True
             if inflow.unread:
                 answer, send = _closing(answer), _before_it_is_read(inflow, send)
-            await _deliver(answer, send, hang_up, head_only=scope["method"] == "HEAD")
+            head_only = scope["method"] == "HEAD"
+            cut_by = await _deliver(answer, send, hang_up, head_only=head_only)
+            if cut_by is not None:
+                self._journal.cut_short(request_id, passage.policy, cut_by)
         except asyncio.CancelledError:
-            if not delivering:
-                request_id = passage.identity.request_id
+            if delivering:
+                self._journal.cut_short(request_id, passage.policy, "stop")
+            else:
                 await respond(of_problem(_PASSAGE_CUT_OFF, "unguarded", request_id), send)
             raise
         finally:
@@ -136,17 +145,21 @@ class Endpoint:
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
         hang_up = asyncio.ensure_future(_disconnected(receive))
-        delivering = False
+        request_id, delivering = taken.identity.request_id, False
         try:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and (answer := work.result()) is not None:
                 delivering = True
-                await _deliver(answer, send, hang_up)
+                cut_by = await _deliver(answer, send, hang_up)
+                if cut_by is not None:
+                    self._journal.cut_short(request_id, taken.call.command.policy, cut_by)
         except asyncio.CancelledError:
             # By the server at the end of its drain, or by whatever wraps us. Without an answer of
             # ours the caller would hear a bare 500, which reads as "failed".
-            if not delivering:
-                await _deliver(_known_by_now(work, taken.identity.request_id), send, hang_up)
+            if delivering:
+                self._journal.cut_short(request_id, taken.call.command.policy, "stop")
+            else:
+                await _deliver(_known_by_now(work, request_id), send, hang_up)
             raise
         finally:
             hang_up.cancel()
@@ -178,19 +191,21 @@ class Endpoint:
 
 async def _deliver(
     answer: Answer, send: Send, hang_up: asyncio.Future[None], *, head_only: bool = False
-) -> None:
-    """Respond; a large body is read on only while somebody listens."""
+) -> CutBy | None:
+    """Respond; a large body is read on only while somebody listens. Says who cut it short."""
     if answer.stream is None:
         await respond(answer, send, head_only=head_only)
-        return
+        return None
     relay = asyncio.ensure_future(respond(answer, send, head_only=head_only))
     either: set[asyncio.Future[Any]] = {relay, hang_up}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         relay.cancel()  # nothing where it has ended; else its stream is closed on the way out
-    with suppress(asyncio.CancelledError):
-        await relay
+    try:
+        return None if await relay else "upstream"
+    except asyncio.CancelledError:
+        return "caller"
 
 
 def _known_by_now(work: asyncio.Task[Answer | None], request_id: str) -> Answer:

@@ -141,10 +141,7 @@ class Intake:
             case Unguarded():
                 return self._pass(scope, receive, headers, identity, found)
             case Match():
-                full = at_a_limit()
-                if full is not None:
-                    return Refused(identity, full, unread=True)
-                return await self._read(scope, receive, headers, identity, found)
+                return await self._read(scope, receive, headers, identity, found, at_a_limit())
 
     def _principal(self, headers: Headers) -> Principal | Problem:
         snapshot = self.keys.current()
@@ -160,17 +157,20 @@ class Intake:
         headers: Headers,
         identity: Identity,
         found: Match,
+        full: Problem | None,
     ) -> Taken:
         limit = found.command.rules.request_limit
         if declared_length(headers) > limit:
             return Refused(identity, _too_large(limit), unread=True)
         # Reading asks for the body (100 Continue). A caller that waits for that is told what its
-        # head lacks; any other has the body on the wire, and refusing early would cost it the
-        # connection.
-        if b"100-continue" in b",".join(values(headers, b"expect")).lower():
+        # head lacks, and so is one that could not be admitted now: sending it again would not help.
+        # Any other has the body on the wire, and refusing early would cost it the connection.
+        if full is not None or values(headers, b"expect"):
             refusal = check_head(found, scope["query_string"], headers)
             if refusal is not None:
                 return _refused(identity, found, refusal, unread=True)
+        if full is not None:
+            return Refused(identity, full, unread=True)
         body = await read_body(receive, limit)
         match body:
             case Gone():

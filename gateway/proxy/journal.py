@@ -12,6 +12,7 @@ from gateway.observe import log
 from gateway.observe.equals import EqualCommands
 from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import Answer
+from gateway.proxy.endpoint import CutBy
 from gateway.proxy.execute import Trace
 from gateway.proxy.intake import Admissible, Passage, Refused
 
@@ -72,6 +73,16 @@ class Journal:
         """The caller hung up while it waited for an earlier command; nothing was admitted."""
         self._measure(done.call.command.policy, trace)
         self._log(done, trace, 499, "rejected", None)
+
+    def cut_short(self, request_id: str, policy: str, by: CutBy) -> None:
+        """An answer that was being streamed ended before its end."""
+        log.event(
+            "answer_cut_short",
+            level="info" if by == "caller" else "warning",
+            request_id=request_id,
+            policy=policy,
+            by=by,
+        )
 
     def settled(self, command: Command, result: SettleResult, settle_s: float) -> None:
         """A response was recorded, be it long after its caller was told "unknown"."""

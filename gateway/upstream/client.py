@@ -14,10 +14,11 @@ from gateway.core.model import Exchange, Fault, Stage
 from gateway.upstream.clock import now_s
 from gateway.upstream.connection import Connection
 from gateway.upstream.dialing import dial
-from gateway.upstream.messages import Deadlines, Request, encode_head
+from gateway.upstream.messages import Deadlines, Request, Streamed, encode_head
 from gateway.upstream.origin import Origin
 from gateway.upstream.pool import Pool
 from gateway.upstream.reading import DEFAULT_HEAD_LIMIT, ResponseReader
+from gateway.upstream.turns import Turns
 
 __all__ = ["BodyCutShort", "Client", "Transfer"]
 
@@ -38,17 +39,19 @@ class Transfer:
     or :meth:`close`. An oversize one that nobody finishes gives its slot back at its deadline.
     """
 
-    __slots__ = ("_connection", "_lingers", "_pool", "_reader", "exchange")
+    __slots__ = ("_connection", "_lingers", "_pool", "_reader", "_turns", "exchange")
 
     def __init__(
         self,
         exchange: Exchange,
         pool: Pool,
+        turns: Turns,
         connection: Connection | None = None,
         reader: ResponseReader | None = None,
     ) -> None:
         self.exchange = exchange
         self._pool = pool
+        self._turns = turns
         self._connection = connection
         self._reader = reader
         self._lingers = not exchange.oversize
@@ -56,7 +59,7 @@ class Transfer:
     async def rest(self) -> AsyncIterator[bytes]:
         """The body after ``exchange.response.body``, in pieces as they arrive.
 
-        Nothing is read ahead of the consumer beyond a small queue. Empty unless the exchange is
+        One read is held, and the next waits for its turn. Empty unless the exchange is
         ``oversize``. Raises :class:`BodyCutShort` if the body ends early or ``deadlines.last``
         passes. Leaving the iteration closes the transfer.
         """
@@ -73,6 +76,9 @@ class Transfer:
                     break
                 if reader.fault is not None:
                     raise BodyCutShort(reader.fault)
+                await self._turns.take()
+                if reader.has_news:
+                    continue  # nobody wakes us for what came while we stood in line
                 connection = self._connection
                 if connection is None:
                     return  # closed while we waited
@@ -121,7 +127,8 @@ class Client:
     ``idle_s``: how long a connection may lie idle and still be used again, 0 for always a fresh
     one. ``ssl_context`` replaces the default, which verifies the certificate and the host name
     against the system's trust store. ``head_limit``: bytes of a response's head. After
-    :meth:`close` it can still send, but keeps no connection.
+    :meth:`close` it can still send, but keeps no connection. ``turns``: shared by all clients of
+    one loop, so that their streams together leave it time for everything else.
     """
 
     def __init__(
@@ -133,10 +140,12 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
         clock: Callable[[], float] = now_s,
         head_limit: int = DEFAULT_HEAD_LIMIT,
+        turns: Turns | None = None,
     ) -> None:
         self.origin = origin
         self._clock = clock
         self._head_limit = head_limit
+        self._turns = turns or Turns()
         self._context = (ssl_context or _verifying_context()) if origin.tls else None
         self._pool = Pool(self._dial, max_connections=max_connections, idle_s=idle_s, clock=clock)
 
@@ -157,18 +166,18 @@ class Client:
         if connection is None:
             connection = await pool.acquire(deadlines.connect)
         if not isinstance(connection, Connection):
-            return Transfer(Exchange(Stage.CONNECTING, fault=connection), pool)
+            return Transfer(Exchange(Stage.CONNECTING, fault=connection), pool, self._turns)
         reader = ResponseReader(
             method=request.method, keep_limit=keep_limit, head_limit=self._head_limit
         )
         try:
-            await connection.perform(reader, head, request.body, deadlines)
+            await connection.perform(reader, head, self._in_turn(request.body), deadlines)
         except BaseException:
             pool.drop(connection)
             raise
         exchange = reader.exchange(connection.stage)
         if exchange.oversize:
-            transfer = Transfer(exchange, pool, connection, reader)
+            transfer = Transfer(exchange, pool, self._turns, connection, reader)
             connection.when_over(transfer._release)
             return transfer
         if reader.done:
@@ -176,12 +185,24 @@ class Client:
         elif exchange.fault != "timeout" or not connection.may_linger:
             pool.drop(connection)
         elif pool.linger(connection):
-            return Transfer(exchange, pool, connection, reader)
-        return Transfer(exchange, pool)
+            return Transfer(exchange, pool, self._turns, connection, reader)
+        return Transfer(exchange, pool, self._turns)
 
     async def close(self) -> None:
         """Close the idle connections. Those in use close when their exchange ends."""
         self._pool.close()
+
+    def _in_turn(self, body: bytes | Streamed) -> bytes | Streamed:
+        """A streamed body takes a turn for each piece, since that is one read of its source."""
+        if not isinstance(body, Streamed):
+            return body
+        pull = body.pull
+
+        async def pull_in_turn() -> bytes | None:
+            await self._turns.take()
+            return await pull()
+
+        return Streamed(body.length, pull_in_turn)
 
     async def _dial(self, timeout_s: float) -> Connection | Fault:
         return await dial(

@@ -8,7 +8,7 @@ The rules of the sending side:
   machine is suspended, and the first thing to run after a pause may be the write.
 - Whatever a response already says ends the sending; a request cut short is never finished later.
 - Of a streamed body one piece is held, and the next is asked for when the one before has left. The
-  same holds in the other direction: what nobody has taken yet stops the reading.
+  same holds in the other direction: of a body that is passed on, one read is held.
 - Nothing is ever sent twice. A reused connection that dies as the request is written is reported
   as what it is: sent, and closed or reset.
 """
@@ -34,11 +34,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Connection"]
-
-_QUEUE_HIGH = 256 * 1024
-"""Bytes of an oversize body that wait for their consumer before reading pauses."""
-
+__all__ = ["Connection", "reset"]
 
 _RESET = struct.pack("ii", 1, 0)
 """``SO_LINGER`` on, for 0 s: closing throws the send queue away."""
@@ -59,7 +55,7 @@ class Connection(asyncio.Protocol):
         "_lost",
         "_on_end",
         "_poll",
-        "_queue_high",
+        "_quiet",
         "_reader",
         "_reading_paused",
         "_spoiled",
@@ -83,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._due = self._timer_due = 0.0
         self._writing_paused = self._reading_paused = False
         self._lost = self._spoiled = False
-        self._queue_high = 0
+        self._quiet: Deadlines | None = None
         self._heard_late: list[bytes] = []
         self._late_room: int | None = None
         self._on_end: Callable[[], None] | None = None
@@ -124,8 +120,10 @@ class Connection(asyncio.Protocol):
                 return
         reader.feed(data)
         if reader.settled:
-            if reader.queued > self._queue_high:
-                self._pause_reading()
+            if reader.queued:
+                self._pause_reading()  # one read at a time: the next is for ``flow`` to ask for
+                if self._quiet is not None:
+                    self._arm(self._quiet.last)  # from here on it is the consumer who pauses
             self._wake()
         elif reader.status and self.stage < Stage.SENT:
             self._wake()
@@ -205,6 +203,9 @@ class Connection(asyncio.Protocol):
                 await self._wait()
         if deadlines.quiet_s is not None and not (reader.done or reader.fault):
             self._arm(deadlines.last)  # the body may pause for as long as it likes
+            if self.stage < Stage.SENT:
+                # But nothing more is sent, so an upstream that answers as it reads waits in vain.
+                self._quiet = deadlines
 
     async def _send_parts(
         self, reader: ResponseReader, parts: Iterable[bytes | memoryview], deadlines: Deadlines
@@ -277,8 +278,9 @@ class Connection(asyncio.Protocol):
     # -- the body of a response that is passed on
 
     def flow(self) -> None:
-        """Read on; the consumer of the queue has caught up."""
-        self._queue_high = _QUEUE_HIGH
+        """Read once more; the consumer of the queue has caught up."""
+        if self._quiet is not None:
+            self._arm(self._until_quiet(self._quiet))
         self._resume_reading()
 
     def when_over(self, hook: Callable[[], None]) -> None:
@@ -360,7 +362,6 @@ class Connection(asyncio.Protocol):
             self._reader.drop()
             self._reader = None
         self._on_end = None
-        self._queue_high = 0
         self._resume_reading()
 
     def alive(self) -> bool:
@@ -407,14 +408,8 @@ class Connection(asyncio.Protocol):
             self._abort()
 
     def _abort(self) -> None:
-        """Close by a reset. After an orderly close, and also after ``transport.abort()`` alone,
-        the kernel goes on delivering what it was handed: a request that was given up could arrive
-        whole, minutes later."""
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:
-            with suppress(OSError, ValueError):  # uvloop: a closed socket's number is -1
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
+        """Close by a reset: a request that was given up could arrive whole, minutes later."""
+        reset(self._transport)
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and not self._lost and not self._transport.is_closing():
@@ -472,6 +467,16 @@ class Connection(asyncio.Protocol):
         hook, self._on_end = self._on_end, None
         if hook is not None:
             hook()
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close by a reset, and throw away what waits here and in the kernel. After an orderly close,
+    and also after ``transport.abort()`` alone, the kernel goes on delivering what it was handed."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with suppress(OSError, ValueError):  # uvloop: a closed socket's number is -1
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()
 
 
 def _unsent(transport: asyncio.Transport) -> bool:

@@ -90,6 +90,11 @@ class ResponseReader:
         # One parser for each response: it costs 0.2 µs, and nothing of the last one can linger.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something for the consumer of the queue."""
+        return bool(self.queue) or self.done or self.fault is not None
+
     # -- what the connection says
 
     def feed(self, data: bytes) -> None:
@@ -204,6 +209,7 @@ class ResponseReader:
         size = len(name)
         if size == 14 and name.lower() == b"content-length":
             self._length_seen = True
+            value = value.lstrip(b"0") or b"0"  # any number of them may stand in front
         elif size == 17 and name.lower() == b"transfer-encoding":
             seen = self._transfer_coding
             self._transfer_coding = value if seen is None else seen + b"," + value

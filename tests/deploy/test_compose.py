@@ -1,11 +1,15 @@
 """docker-compose.yml, without an engine: its schema, and that its names, ports, paths, variables
 and commands are those of the project."""
 
+import hashlib
 import os
 import re
 import shlex
+import subprocess
+import sys
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -14,6 +18,8 @@ from gateway.cli.main import _parser
 from gateway.policy.loader import load
 from gateway.settings import PREFIX, Settings
 from tests.deploy.files import ROOT, compose, image, seconds
+from tests.kit.db import Server, execute
+from tests.kit.gateway import gateway, policy
 
 COMPOSE = compose()
 SERVICES = COMPOSE.services
@@ -71,7 +77,11 @@ def test_the_services_are_these() -> None:
     assert first == second
 
 
-CONDITIONS = {"postgres": "service_healthy", "migrate": "service_completed_successfully"}
+CONDITIONS = {
+    "postgres": "service_healthy",
+    "migrate": "service_completed_successfully",
+    "legacy-api": "service_started",
+}
 
 
 def test_every_dependency_is_a_service_under_the_condition_that_fits_it() -> None:
@@ -84,6 +94,9 @@ def test_every_dependency_is_a_service_under_the_condition_that_fits_it() -> Non
         ("migrate", "postgres"),
         ("gateway-1", "migrate"),
         ("gateway-2", "migrate"),
+        # What is depended on is stopped last: the drain still has an upstream to hear from.
+        ("gateway-1", "legacy-api"),
+        ("gateway-2", "legacy-api"),
         ("cli", "migrate"),
     }
     assert [(other, how) for _, other, how in wanted if CONDITIONS[other] != how] == []
@@ -103,15 +116,51 @@ def test_what_is_waited_for_can_come() -> None:
 
 
 @pytest.mark.parametrize("service", [*GATEWAYS, "migrate", "cli"])
-@pytest.mark.parametrize("given", [{}, {"POSTGRES_PASSWORD": "another-1"}])
-def test_the_dsn_is_that_of_the_database(service: str, given: dict[str, str]) -> None:
-    services = compose(given).services
-    server = services["postgres"]["environment"]
-    url = urlsplit(services[service]["environment"][f"{PREFIX}DATABASE_URL"])
+@pytest.mark.parametrize("password", [None, "another-1", "p%40ss word", "a:b/c@d?e#f&g=h", "50%"])
+def test_the_database_and_its_clients_are_given_the_same_password_as_it_is(
+    service: str, password: str | None
+) -> None:
+    services = compose({} if password is None else {"POSTGRES_PASSWORD": password}).services
+    server, client = (services[name]["environment"] for name in ("postgres", service))
+    url = urlsplit(client[f"{PREFIX}DATABASE_URL"])
     assert (url.scheme, url.hostname, url.port) == ("postgresql", "postgres", 5432)
     assert (url.username, url.path) == (server["POSTGRES_USER"], f"/{server['POSTGRES_DB']}")
-    expected = given.get("POSTGRES_PASSWORD", "dev-only-password")
-    assert url.password == server["POSTGRES_PASSWORD"] == expected
+    assert url.password is None  # it would be decoded there
+    expected = "dev-only-password" if password is None else password
+    assert client["PGPASSWORD"] == server["POSTGRES_PASSWORD"] == expected
+
+
+@pytest.mark.parametrize("password", ["p%40ss word", "a:b/c@d?e#f&g=h", "50%"])
+def test_every_command_takes_the_password_of_the_environment(
+    postgres: Server, password: str
+) -> None:
+    with postgres.database(migrated=False) as dsn:
+        name = "client_" + hashlib.sha256(password.encode()).hexdigest()[:8]
+        execute(dsn, f"create role {name} login superuser password '{password}'")
+        try:
+            address = urlsplit(dsn)
+            without = address._replace(netloc=f"{name}@{address.netloc.rpartition('@')[2]}")
+            env = {f"{PREFIX}DATABASE_URL": urlunsplit(without), "PGPASSWORD": password}
+            wrong = env | {"PGPASSWORD": unquote(password) + "x"}
+            assert cli(wrong, "migrate") != 0
+            assert cli(env, "migrate") == 0
+            assert cli(env, "keys", "list") == 0
+            with (
+                gateway(
+                    env[f"{PREFIX}DATABASE_URL"], policy("http://127.0.0.1:9"), env=env
+                ) as running,
+                urlopen(f"{running.url}/readyz") as answer,
+            ):
+                assert answer.status == 200
+        finally:
+            execute(dsn, f"reassign owned by {name} to current_user; drop owned by {name}")
+            execute(dsn, f"drop role {name}")
+
+
+def cli(env: dict[str, str], *arguments: str) -> int:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    command = [sys.executable, "-m", "gateway.cli", *arguments]
+    return subprocess.run(command, env=kept | env, capture_output=True, check=False).returncode
 
 
 def test_the_database_is_kept_and_reached_only_from_inside() -> None:

@@ -12,7 +12,7 @@ from gateway.http1 import HEAD_LIMIT, IGNORED_LIMIT
 from tests.kit.client import Exchange, assert_problem
 from tests.kit.db import Server
 from tests.kit.gateway import Scene, Stack, policy, stack
-from tests.kit.upstream import Gate, gated
+from tests.kit.upstream import Gate, Then, drip, gated, raw, respond
 
 CHARGE = """
 name = "charge"
@@ -359,3 +359,188 @@ def test_chunked_is_read_in_any_case(scene: Scene) -> None:
 def test_a_bare_question_mark_is_dropped(scene: Scene) -> None:
     assert scene.send(query="?").status == 201
     assert scene.upstream.requests[0].target.endswith(b"/charges")
+
+
+# -- values, lengths, expectations (RFC 9112 §5.1, RFC 9110 §10.1.1)
+
+PASSAGE = b"GET /pay/v1/report HTTP/1.1\r\nHost: g\r\n"
+OLD = b"GET /pay/v1/report HTTP/1.0\r\nHost: g\r\n"
+
+
+@pytest.mark.parametrize("blanks", [" ", "\t", " \t "])
+def test_blanks_behind_a_value_are_no_part_of_it(scene: Scene, blanks: str) -> None:
+    length = f"Content-Length: 5{blanks}\r\nX-A: b{blanks}\r\n\r\n".encode()
+    assert scene.caller.raw(PASSAGE + length + b"hello", method="GET").reply().status == 201
+    sent = charge(scene, "k", f"Content-Length: 2{blanks}", f"X-A: b{blanks}")
+    assert scene.caller.raw(sent).reply().status == 201
+    passage, command = scene.upstream.requests
+    assert (passage.body, command.body) == (b"hello", b"{}")
+    for request in (passage, command):
+        lines = request.head.lower().split(b"\r\n")
+        assert [line for line in lines if line.startswith(b"x-a")] == [b"x-a: b"]
+
+
+@pytest.mark.parametrize("value", ["100-continue ", "100-Continue\t", "x, 100-continue"])
+def test_a_body_is_asked_for_however_the_expectation_is_written(scene: Scene, value: str) -> None:
+    exchange = scene.caller.raw(
+        charge(scene, "k", "Content-Length: 2", f"Expect: {value}", body=b"")
+    )
+    assert exchange.interim() == 100
+    exchange.send(b"{}")
+    assert exchange.reply().status == 201
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        PASSAGE + b"Expect: 100-continue\r\n\r\n",
+        PASSAGE + b"Expect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+        OLD + b"Expect: 100-continue\r\n\r\n",
+        OLD + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_nobody_is_asked_for_a_body_that_has_none_or_speaks_http_1_0(
+    scene: Scene, head: bytes
+) -> None:
+    exchange = scene.caller.raw(head, method="GET")
+    assert exchange.interim() is None
+    assert exchange.reply().status == 201
+    assert scene.upstream.requests[0].body == head.partition(b"\r\n\r\n")[2]
+
+
+def test_a_command_in_http_1_0_is_not_asked_for_its_body(scene: Scene) -> None:
+    sent = charge(scene, "k", "Content-Length: 2", "Expect: 100-continue", body=b"")
+    exchange = scene.caller.raw(sent.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    let_it_read(scene)
+    assert not exchange.readable()
+    exchange.send(b"{}")
+    assert exchange.interim() is None
+    assert exchange.reply().status == 201
+
+
+@pytest.mark.parametrize("expect", [(), ("Expect: 100-continue",)])
+def test_an_expectation_without_a_body_changes_nothing(
+    scene: Scene, expect: tuple[str, ...]
+) -> None:
+    """What its head lacks is told behind what its body lacks, as ever, and it stays connected."""
+    framing = ("Content-Length: 0", "Content-Type: application/json", *expect)
+    sent = charge(scene, "k", *framing, body=b"").replace(b"X-Execution-Fence: 5\r\n", b"")
+    exchange = scene.caller.raw(sent)
+    reply = exchange.next()
+    assert (reply.problem, reply.one("Connection")) == ("fence-required", None)
+    exchange.send(HEALTH)
+    assert exchange.reply().status == 200
+
+
+@pytest.mark.parametrize("zeros", [1, 5000])
+@pytest.mark.parametrize("what", ["passage", "command"])
+def test_a_length_with_zeros_in_front_is_read_or_refused(
+    scene: Scene, what: str, zeros: int
+) -> None:
+    """Python refuses to read more than 4,300 digits."""
+    line = f"Content-Length: {'0' * zeros}2"
+    if what == "command":
+        sent = charge(scene, "k", line)
+    else:
+        sent = PASSAGE + line.encode() + b"\r\n\r\n{}"
+    reply = scene.caller.raw(sent).reply()
+    if zeros == 1:
+        assert reply.status == 201
+        (request,) = scene.upstream.requests
+        assert (request.one("Content-Length"), request.body) == (b"2", b"{}")
+    else:
+        assert_problem(reply, "request-invalid")
+        assert (scene.row("k"), scene.upstream.requests) == (None, [])
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_an_upstreams_length_is_written_anew(scene: Scene, method: str) -> None:
+    body = b"" if method == "HEAD" else b"abc"
+    length = b"Content-Length: " + b"0" * 5000 + b"3"
+    scene.upstream.next(raw(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n" + body))
+    reply = scene.send() if method == "POST" else scene.caller.call(method, "/pay/v1/report")
+    assert (reply.status, reply.body, reply.one("Content-Length")) == (200, body, "3")
+
+
+# -- HTTP/1.0 knows no transfer coding (RFC 9112 §6.1)
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def whole_or_cut(exchange: Exchange) -> tuple[bytes, bool]:
+    """All that came, and whether its end may be taken for the end of a body."""
+    heard = b""
+    try:
+        while piece := exchange.read():
+            heard += piece
+    except ConnectionResetError:
+        return heard, False
+    return heard, True
+
+
+@pytest.mark.parametrize("size", [3, 300_000])
+def test_a_caller_in_http_1_0_gets_its_body_up_to_the_close(scene: Scene, size: int) -> None:
+    chunk = b"%x\r\n%b\r\n" % (size, b"a" * size)
+    scene.upstream.next(raw(CHUNKED + chunk + chunk + b"0\r\n\r\n"))
+    heard, whole = whole_or_cut(scene.caller.raw(OLD + b"\r\n", method="GET"))
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"\r\nconnection: close" in head.lower()
+    assert (body, whole) == (b"a" * 2 * size, True)
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+def test_a_body_that_breaks_off_does_not_end_like_a_whole_one(scene: Scene, then: Then) -> None:
+    step = Gate()
+    scene.upstream.next(drip([CHUNKED + b"3\r\nabc\r\n", b"3\r\n"], gate=step, then=then))
+    step.step()
+    exchange = scene.caller.raw(OLD + b"\r\n", method="GET")
+    heard = b""
+    while not heard.endswith(b"abc"):
+        heard += exchange.read()
+    step.step()
+    assert whole_or_cut(exchange) == (b"", False)
+
+
+def test_a_length_stays_a_length_in_http_1_0(scene: Scene) -> None:
+    body = b"a" * 2_000_000
+    scene.upstream.next(respond(200, body), respond(200, body))
+    old = charge(scene, "k").replace(b"HTTP/1.1", b"HTTP/1.0")
+    for sent, method in ((OLD + b"\r\n", "GET"), (old, "POST")):
+        reply = scene.caller.raw(sent, method=method).reply()
+        assert (reply.one("Content-Length"), reply.body) == (str(len(body)), body)
+
+
+def test_an_oversize_answer_to_a_command_in_http_1_0_has_no_coding_either(scene: Scene) -> None:
+    size = 2_000_000
+    scene.upstream.next(raw(CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"a" * size)))
+    sent = charge(scene, "k").replace(b"HTTP/1.1", b"HTTP/1.0")
+    heard, whole = whole_or_cut(scene.caller.raw(sent))
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert (len(body), whole) == (size, True)
+
+
+# -- what streams through and cannot be read on
+
+
+def test_a_passage_whose_body_cannot_be_read_is_not_begun(scene: Scene) -> None:
+    sent = PASSAGE + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"
+    reply = scene.caller.raw(sent).reply()
+    assert_problem(reply, "request-invalid")
+    assert scene.caller.call("GET", "/pay/v1/report").status == 201
+    assert (len(scene.upstream.requests), scene.upstream.partial) == (1, [])
+
+
+def test_a_passage_that_was_begun_may_have_reached_the_upstream(scene: Scene) -> None:
+    exchange = scene.caller.raw(PASSAGE + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+    let_it_read(scene)
+    exchange.send(b"nonsense\r\n")
+    assert_problem(exchange.next(), "request-invalid", sent="unknown")
+
+
+def test_a_command_that_cannot_be_read_behind_a_passage_was_not_sent(scene: Scene) -> None:
+    exchange = scene.caller.raw(PASSAGE + b"\r\n", method="GET")
+    assert exchange.next().status == 201
+    exchange.send(charge(scene, "k", "Transfer-Encoding: chunked", body=b"nonsense\r\n"))
+    assert_problem(exchange.next(), "request-invalid", sent="no")

@@ -185,6 +185,20 @@ def test_attempts_over_the_limit_are_refused_before_anything_is_admitted(
         reply = scene.send("second", 9, account="elsewhere")
         assert_problem(reply, "overloaded", waits=True)
         assert (scene.mark("account:elsewhere"), scene.row("second")) == (None, None)
+        # What could never be admitted hears its own error; of its body nothing was read.
+        assert_problem(scene.send(None, 9, account="elsewhere"), "key-missing")
+        assert_problem(scene.send("third", "x", account="elsewhere"), "fence-invalid")
+        large = scene.open("third", 9, account="elsewhere", body=bytes(9 << 20))
+        assert_problem(large.reply(), "body-too-large", limit=8 << 20)
+        # Nor is it read of what would only have to wait.
+        target = "/pay/v1/accounts/elsewhere/charges"
+        fields = [
+            ("Idempotency-Key", "fourth"),
+            ("X-Execution-Fence", "9"),
+            ("Expect", "100-continue"),
+        ]
+        waiting = scene.caller.open("POST", target, [*fields, ("Content-Length", "2")], None)
+        assert_problem(waiting.reply(), "overloaded", waits=True)
         gate.release()
         assert first.reply().status == 201
         made.wait_for_gauge("attempts_in_flight", 0)

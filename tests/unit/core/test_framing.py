@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.framing import check_head, has_body
+from gateway.core.framing import (
+    HEAD_LIMIT,
+    NO_UPGRADE,
+    TOO_LONG,
+    UNREADABLE,
+    check_head,
+    check_message,
+    expects_continue,
+    has_body,
+)
 from gateway.core.model import Headers
 
 HOST = (b"host", b"gateway.test")
@@ -134,3 +143,77 @@ def test_what_passes_can_be_framed_in_one_way(
 )
 def test_a_head_announces_a_body_or_none(headers: Headers, expected: bool) -> None:
     assert has_body(headers) is expected
+
+
+@pytest.mark.parametrize("length", [b"0", b"4", b"0004", b"9" * 19])
+def test_a_length_of_up_to_19_digits_passes(length: bytes) -> None:
+    assert check_head("1.1", (HOST, (b"content-length", length)), b"/") is None
+
+
+@pytest.mark.parametrize("length", [b"", b"0" * 20, b"0" * 5000 + b"4", b"+4", b"4,4", b"4x"])
+def test_a_length_that_not_everybody_can_read_is_refused(length: bytes) -> None:
+    assert "Content-Length" in (check_head("1.1", (HOST, (b"content-length", length)), b"/") or "")
+
+
+FOUR = (b"content-length", b"4")
+
+
+@pytest.mark.parametrize(
+    ("version", "framing", "values", "expected"),
+    [
+        ("1.1", FOUR, [b"100-continue"], True),
+        ("1.1", CHUNKED, [b"100-Continue"], True),
+        ("1.1", FOUR, [b" 100-continue\t"], True),
+        ("1.1", FOUR, [b"x, 100-continue"], True),
+        ("1.1", FOUR, [b"x", b"100-continue"], True),
+        ("1.1", FOUR, [b"x-100-continue"], False),
+        ("1.1", FOUR, [b"100-continue=1"], False),
+        ("1.1", FOUR, [], False),
+        ("1.0", FOUR, [b"100-continue"], False),
+        ("1.1", (b"content-length", b"0"), [b"100-continue"], False),
+        ("1.1", (b"a", b"b"), [b"100-continue"], False),
+    ],
+)
+def test_who_waits_for_100_continue(
+    version: str, framing: tuple[bytes, bytes], values: list[bytes], expected: bool
+) -> None:
+    headers = (HOST, framing, *((b"expect", value) for value in values))
+    assert expects_continue(version, headers) is expected
+
+
+UPGRADE = ((b"connection", b"Upgrade, HTTP2-Settings"), (b"upgrade", b"h2c"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "size", "wrong"),
+    [
+        ((HOST,), 0, None),
+        ((HOST, (b"content-length", b"3")), 3, None),
+        ((HOST, CHUNKED), 3, None),
+        ((HOST, *UPGRADE), 0, None),
+        ((HOST, (b"upgrade", b"h2c"), (b"content-length", b"3")), 3, None),
+        ((HOST, *UPGRADE, (b"content-length", b"3")), 3, NO_UPGRADE),
+        ((HOST, (b"content-length", b"3x")), 3, UNREADABLE),
+        ((HOST, (b"content-length", b"")), 0, UNREADABLE),
+        ((HOST, (b"content-length", b"3"), (b"content-length", b"3")), 3, UNREADABLE),
+        ((HOST, (b"content-length", b"9" * 20)), 3, UNREADABLE),
+        ((HOST, (b"x", b"y" * HEAD_LIMIT)), 0, TOO_LONG),
+    ],
+)
+def test_a_message_that_the_server_does_not_take(
+    headers: Headers, size: int, wrong: str | None
+) -> None:
+    assert check_message("POST", b"/", headers, size) == wrong
+
+
+def test_other_lengths_and_methods() -> None:
+    for length, size in ((b"2", 3), (b"4", 3), (b"1", 0)):
+        found = check_message("POST", b"/", (HOST, (b"content-length", length)), size)
+        assert found is not None
+        assert f", {size}," in found
+    assert check_message("A" * 32, b"/", (HOST,), 0) is None
+    assert check_message("A" * 33, b"/", (HOST,), 0) == UNREADABLE
+    # GET / HTTP/1.1, the two ends of lines, and a field of 4 bytes more than its text.
+    room = HEAD_LIMIT - len("GET / HTTP/1.1\r\n\r\n") - len("x: \r\n")
+    assert check_message("GET", b"/", ((b"x", b"y" * room),), 0) is None
+    assert check_message("GET", b"/", ((b"x", b"y" * (room + 1)),), 0) == TOO_LONG

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gateway.core.model import Exchange, Stage
-from gateway.upstream import Deadlines, Request, Streamed
+from gateway.upstream import BodyCutShort, Deadlines, Request, Streamed, Transfer, Turns
 from gateway.upstream.messages import PIECE, body_parts, encode_head
 from tests.unit.upstream.calls import ManualClock, connected, reader, run
 
@@ -237,6 +239,96 @@ def test_a_head_may_take_so_long_and_its_body_as_long_as_it_likes() -> None:
         assert slow.reader.fault is None
         slow.connection.data_received(b"ok")
         assert slow.reader.done
+
+    run("asyncio", main())
+
+
+async def answered_early() -> Bench:
+    """The head of an answer is in, and of the request five bytes of ten have left."""
+    bench = Bench(Source(b"hello", length=10))
+    task = bench.start()
+    await turns()
+    bench.connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+    assert (await task).oversize
+    assert bench.connection.stage is Stage.SENDING_BODY
+    return bench
+
+
+def test_an_answer_before_the_end_of_its_request_may_not_pause_for_ever() -> None:
+    """Its upstream may wait for the rest of the request, which never comes."""
+
+    async def main() -> None:
+        bench = await answered_early()
+        bench.connection.flow()
+        expire(bench, QUIET_S - 1)
+        assert bench.reader.fault is None
+        expire(bench, 1)
+        assert bench.reader.fault == "timeout"
+
+    run("asyncio", main())
+
+
+def test_a_slow_caller_does_not_count_against_an_early_answer() -> None:
+    async def main() -> None:
+        bench = await answered_early()
+        bench.connection.flow()
+        bench.clock.advance(QUIET_S - 1)
+        bench.connection.data_received(b"o")
+        expire(bench, QUIET_S)
+        assert bench.reader.fault is None
+        bench.connection.flow()
+        expire(bench, QUIET_S)
+        assert bench.reader.fault == "timeout"
+
+    run("asyncio", main())
+
+
+@pytest.mark.parametrize("end", ["reset", "closed", "timeout", "done"])
+def test_an_end_that_comes_while_it_stands_in_line_is_not_missed(end: str) -> None:
+    """A body that broke off then must not look whole."""
+
+    class Line(Turns):
+        async def take(self) -> None:
+            if end == "done":
+                bench.connection.data_received(b"ok")
+            elif end == "timeout":
+                expire(bench, 3600)
+            else:
+                bench.connection.connection_lost(None if end == "closed" else OSError())
+
+    async def main() -> None:
+        nonlocal bench
+        bench = Bench(Source(b"hello", length=5))
+        task = bench.start()
+        await turns()
+        bench.connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+        pool: Any = SimpleNamespace(put=lambda _: None)
+        transfer = Transfer(await task, pool, Line(), bench.connection, bench.reader)
+        bench.connection.when_over(transfer._release)
+        if end == "done":
+            assert [piece async for piece in transfer.rest()] == [b"ok"]
+        else:
+            with pytest.raises(BodyCutShort) as cut:
+                assert [piece async for piece in transfer.rest()] == []
+            assert cut.value.fault == end
+
+    bench: Bench
+    run("asyncio", main())
+
+
+def test_one_read_of_a_body_is_held_and_the_next_is_asked_for() -> None:
+    async def main() -> None:
+        bench = Bench(Source(b"hello", length=5))
+        task = bench.start()
+        await turns()
+        bench.connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+        await task
+        assert bench.transport.reading
+        for piece in (b"abc", b"def"):
+            bench.connection.flow()
+            assert bench.transport.reading
+            bench.connection.data_received(piece)
+            assert not bench.transport.reading
 
     run("asyncio", main())
 
