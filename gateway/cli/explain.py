@@ -27,7 +27,9 @@ _METHOD = re.compile(r"[A-Z][A-Z0-9-]*")
 _FIELD_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.6.2
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
-_FORM = (b"content-type", b"application/x-www-form-urlencoded")
+# What curl adds to a request with --data or --json.
+_AS_FORM: Headers = ((b"content-type", b"application/x-www-form-urlencoded"),)
+_AS_JSON: Headers = ((b"content-type", b"application/json"), (b"accept", b"application/json"))
 
 
 def register(subparsers: Subparsers) -> None:
@@ -60,10 +62,14 @@ def register(subparsers: Subparsers) -> None:
     body.add_argument(
         "-d",
         "--data",
+        "--data-raw",
         type=_data,
+        action="append",
         metavar="TEXT",
-        help="the body itself; as with curl a form, unless a Content-Type says otherwise",
+        help="the body itself; as with curl a form, unless a Content-Type says otherwise, and "
+        "several are joined with &",
     )
+    body.add_argument("--json", type=_data, metavar="TEXT", help="the body itself, as JSON")
     body.add_argument("--body", metavar="FILE", help="the file that holds the body; - is stdin")
     parser.add_argument(
         "--tenant",
@@ -117,12 +123,15 @@ def _sought(options: argparse.Namespace) -> Sought:
     path, _, query = options.target.partition(b"?")
     headers: Headers = tuple(options.headers)
     body = b""
+    added: Headers = ()
     if options.data is not None:
-        body = options.data
-        if all(name != _FORM[0] for name, _ in headers):
-            headers += (_FORM,)
+        body, added = b"&".join(options.data), _AS_FORM
+    elif options.json is not None:
+        body, added = options.json, _AS_JSON
     elif options.body is not None:
         body = _read(options.body)
+    typed = {name for name, _ in headers}
+    headers += tuple(field for field in added if field[0] not in typed)
     return Sought(options.method, path, query, headers, body)
 
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, assert_never
 
-from gateway.cli.rehearsal import Rehearsal
+from gateway.cli.rehearsal import Own, Rehearsal
 from gateway.cli.rows import plain
 from gateway.core.answers import refusal
 from gateway.core.decide import (
@@ -63,6 +63,7 @@ _SECRET = re.compile(
     rb"auth|cookie|token|secret|passw|credential|session|signature|api-?key|access-?key"
 )
 _HIDDEN = "not shown"
+_UNKNOWN = "not known without the database"
 _OF_POLICY = "set by the policy, not shown"
 
 _WIDTH = 13
@@ -79,8 +80,8 @@ def print_out(seen: Rehearsal, format: str) -> None:
 
 
 def document(seen: Rehearsal) -> Section:
-    """The object; what does not apply, or cannot be known here, is null. ``high_water_mark`` is
-    the entity's once this request is decided."""
+    """The object; what does not apply, or cannot be known here, is null. ``high_water_mark_after``
+    is the entity's once this request is decided."""
     return {
         "method": seen.sought.method,
         "path": _text(seen.sought.path),
@@ -118,7 +119,7 @@ def _command(seen: Rehearsal) -> Section:
     salted = seen.tenant is not None
     derived, taken = seen.derived, seen.taken
     if derived is None or not isinstance(taken, Admissible) or not isinstance(seen.found, Match):
-        names = ("entity", "key", "key_digest", "fence", "high_water_mark", "body")
+        names = ("entity", "key", "key_digest", "fence", "high_water_mark_after", "body")
         return {**dict.fromkeys(names), "fingerprint": None, "rules": None}
     command = taken.call.command
     return {
@@ -126,7 +127,7 @@ def _command(seen: Rehearsal) -> Section:
         "key": derived.key,
         "key_digest": command.key_digest.hex() if salted else None,
         "fence": derived.fence,
-        "high_water_mark": seen.facts.mark if seen.facts else None,
+        "high_water_mark_after": seen.facts.mark if seen.facts else None,
         "body": {"bytes": len(seen.sought.body), "compared_as": derived.parts.form},
         "fingerprint": command.fingerprint.hex() if salted else None,
         "rules": command.rules.hex(),
@@ -141,11 +142,15 @@ def _upstream(seen: Rehearsal) -> Section:
     place = found.upstream
     url = f"{place.scheme}://{_text(place.authority)}{_text(found.target(seen.sought.query))}"
     where: Json = {"method": seen.sought.method, "url": url}
-    if isinstance(taken, Refused):
+    if isinstance(taken, Refused | Own):
         return {"upstream": where, "fields": None, "withheld": None}
     request = taken.call.request if isinstance(taken, Admissible) else taken.request
     ours = {folded(name) for name, _ in place.headers}
     fields = [_field(name, value, ours) for name, value in _sent(request)]
+    if seen.tenant is None and isinstance(found, Match) and found.command.send_key is not None:
+        # The key that is sent takes the tenant's salt.
+        own: Section = {"name": _text(found.command.send_key), "value": None, "why": _UNKNOWN}
+        fields = [own if field["name"] == own["name"] else field for field in fields]
     sent = {folded(name) for name, _ in request.headers}
     dropped = dict.fromkeys(name for name, _ in seen.sought.headers if folded(name) not in sent)
     withheld: list[Json] = [_text(name) for name in dropped]
@@ -160,7 +165,7 @@ def _sent(request: Request) -> Iterator[tuple[bytes, bytes]]:
             yield name, value
 
 
-def _field(name: bytes, value: bytes, ours: set[bytes]) -> Json:
+def _field(name: bytes, value: bytes, ours: set[bytes]) -> Section:
     """``value`` is null where it is not shown, and ``why`` says why."""
     if folded(name) in ours:
         return {"name": _text(name), "value": None, "why": _OF_POLICY}
@@ -170,12 +175,14 @@ def _field(name: bytes, value: bytes, ours: set[bytes]) -> Json:
 
 
 def _now(seen: Rehearsal) -> Section | None:
-    """What would happen. ``would``: send, replay, wait, refuse or pass; ``status`` and the members
-    from ``type`` on are what the caller would hear (in the end, where it would wait)."""
+    """What would happen. ``would``: send, replay, wait, refuse, pass or own; ``status`` and the
+    members from ``type`` on are what the caller would hear (in the end, where it would wait)."""
     taken, decision = seen.taken, seen.decision
     match taken:
         case Refused(problem=problem):
             return {"would": "refuse", "row": None, "found": None, **_heard(problem)}
+        case Own():
+            return {"would": "own", "row": None, "found": "no policy applies to it"}
         case Passage() if seen.tenant is not None:
             return {"would": "pass", "row": None, "found": "no command lists this safe request"}
         case Admissible() if decision is not None:
@@ -277,8 +284,8 @@ def _request_lines(found: Section) -> Iterator[Entry]:
     query = f"?{found['query']}" if found["query"] else ""
     yield "request", [one_line(f"{found['method']} {found['path']}{query}")]
     if found["tenant"] is not None:
-        assumed = " (assumed: callers need a gateway key, and none was given)"
-        yield "tenant", [f"{found['tenant']}{assumed if found['tenant_assumed'] else ''}"]
+        assumed = " (assumed, as no gateway key was given)" if found["tenant_assumed"] else ""
+        yield "tenant", [f"{found['tenant']}{assumed}"]
     if found["command"] is not None:
         yield "command", [f"{found['command']}, {found['match']}"]
     elif found["policy"] is not None:
@@ -287,19 +294,18 @@ def _request_lines(found: Section) -> Iterator[Entry]:
         yield "upstream", [one_line(f"{where['method']} {where['url']}")]
     if found["entity"] is None:
         return
-    unknown = "not known without the database"
     yield "entity", [one_line(str(found["entity"]))]
     yield "key", [one_line(str(found["key"]))]
-    yield "key_digest", [str(found["key_digest"] or unknown)]
+    yield "key_digest", [str(found["key_digest"] or _UNKNOWN)]
     yield "fence", [_fence(found)]
     body = _section(found["body"])
     yield "body", [f"{body['bytes']} bytes, compared as {body['compared_as']}"]
-    yield "fingerprint", [f"{found['fingerprint'] or unknown} (rules {found['rules']})"]
+    yield "fingerprint", [f"{found['fingerprint'] or _UNKNOWN} (rules {found['rules']})"]
 
 
 def _fence(found: Section) -> str:
     """The mark that came back is the one after a good fence was remembered."""
-    fence, mark = found["fence"], found["high_water_mark"]
+    fence, mark = found["fence"], found["high_water_mark_after"]
     if not isinstance(mark, int):
         return _or_none(fence)
     if not isinstance(fence, int):
@@ -329,6 +335,8 @@ def _now_lines(found: Section) -> Iterator[Entry]:
     if not now:
         return
     lines = [_would(now)]
+    if found["tenant_assumed"]:
+        lines[0] += "; without a gateway key: 401 unauthenticated"
     if now["found"] is not None:
         row = "" if now["row"] is None else f"row {now['row']} of the decision table: "
         lines.append(f"{row}{now['found']}")
@@ -345,6 +353,8 @@ def _would(now: Section) -> str:
     match now["would"]:
         case "send":
             return "it would be sent"
+        case "own":
+            return "it would be answered by the gateway: the path is its own"
         case "pass":
             return "it would stream through, unrecorded and without a promise"
         case "replay":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ example:
   fencegate serve --policies ./policies
 """
 
+# What a full disk, a quota or a broken one makes of writing; anything else is a mistake of ours.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the program's name."""
@@ -43,18 +47,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["demo"]:  # it has options of its own, its --help included
             code = server.demo(arguments[1:])
         else:
-            options = _parser().parse_args(arguments)
+            options, unknown = _parser().parse_known_args(arguments)
+            if unknown:
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             code = options.run(options)
         sys.stdout.flush()  # here, where a closed pipe is still an answer and not a complaint
     except FencegateError as error:
         return _fail(error)
     except BrokenPipeError:
         # `fencegate audit | head` ends early on purpose. Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 0
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _leave_stdout()
+        return _fail(FencegateError(f"the output cannot be written ({error.strerror}); make room"))
     except KeyboardInterrupt:
         return 130
     return int(code)
+
+
+def _leave_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: FencegateError) -> int:

@@ -69,7 +69,7 @@ def add_command(
         epilog=f"example:\n  {example}",
         formatter_class=EXAMPLE_STYLE,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

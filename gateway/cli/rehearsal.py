@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote_to_bytes
 from uuid import uuid4
 
 from gateway.core.auth import Principal, Snapshot
@@ -21,7 +22,7 @@ from gateway.core.decide import (
     decide,
 )
 from gateway.core.fingerprint import SALT_BYTES
-from gateway.core.framing import check_head
+from gateway.core.framing import check_head, check_message
 from gateway.core.headers import values
 from gateway.core.keys import Refusal
 from gateway.core.model import Headers
@@ -30,6 +31,7 @@ from gateway.core.problems import Problem
 from gateway.errors import FencegateError
 from gateway.observe.text import one_line
 from gateway.policy import Derived, Match, NoPolicy, Policies, Unguarded, derive
+from gateway.policy.fields import FIXED_PATHS
 from gateway.proxy.body import Gone
 from gateway.proxy.intake import Admissible, Identity, Intake, Passage, Refused
 from gateway.store.commands import CommandStore
@@ -38,7 +40,7 @@ from gateway.store.operator import CommandInfo, Filter, list_commands, outline_o
 from gateway.store.tenants import list_tenants, load_snapshot
 from gateway.upstream import Client, Origin
 
-__all__ = ["Rehearsal", "Sought", "by_policies_alone", "rehearse"]
+__all__ = ["Own", "Rehearsal", "Sought", "by_policies_alone", "rehearse"]
 
 DEFAULT_TENANT = "default"
 
@@ -58,6 +60,11 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """A path that the gateway answers itself, such as ``/healthz``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearsal:
     """What came out. ``tenant``: ``None`` where nobody was authenticated, or there is no database.
 
@@ -71,7 +78,7 @@ class Rehearsal:
     sought: Sought
     tenant: str | None
     found: Match | Unguarded | NoPolicy | Refusal
-    taken: Refused | Passage | Admissible
+    taken: Refused | Passage | Admissible | Own
     assumed: bool = False
     derived: Derived | None = None
     facts: Facts | None = None
@@ -133,10 +140,14 @@ async def _take(
     found = policies.match(sought.method, sought.path)
     headers = _as_sent(sought)
     target = sought.path + (b"?" + sought.query if sought.query else b"")
-    wrong = check_head("1.1", headers, target)
+    wrong = check_message(sought.method, target, headers, len(sought.body)) or check_head(
+        "1.1", headers, target
+    )
     if wrong is not None:
         refused = Refused(Identity(""), Problem("request-invalid", wrong))
         return Rehearsal(sought, None, found, refused)
+    if unquote_to_bytes(sought.path).decode("latin-1") in FIXED_PATHS:
+        return Rehearsal(sought, None, found, Own())
     scope: Mapping[str, Any] = {
         "type": "http",
         "http_version": "1.1",

@@ -1,8 +1,8 @@
 """A request body: which kind it is, and what of it is compared and read.
 
-The kind is the policy's word or, with ``auto``, the request's own ``Content-Type``. A body with a
-``Content-Encoding`` cannot be read here and is compared byte by byte, or refused where the policy
-or a template needs more.
+The kind is the policy's word or, with ``auto``, the request's own ``Content-Type``. With ``auto``,
+a body that has a ``Content-Encoding``, and a form or multipart body that cannot be read, is
+compared byte by byte, which is the strictest way; it is refused where a template needs more.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from gateway.core.canonical import (
     read_json,
     without,
 )
-from gateway.core.form import Parameters, read_form
+from gateway.core.form import Parameters, percent_decode, read_form
 from gateway.core.headers import values
 from gateway.core.keys import OWS
 from gateway.core.model import Headers
 from gateway.core.multipart import Multipart, read_multipart
+from gateway.core.names import hides_method, says_method
 
 __all__ = ["Body", "BodyMode", "Content", "Form"]
 
@@ -36,8 +37,11 @@ Form = Literal["json", "form", "multipart", "raw"]
 Content: TypeAlias = Document | Parameters | Multipart
 """A body that could be read."""
 
-# RFC 9110 §5.6.6; UTF-8 holds US-ASCII, and many clients leave its dash out.
-_UTF_8 = re.compile(rb";[ \t]*charset=(\"?)(?:utf-?8|us-ascii)\1[ \t]*(?:;|$)", re.IGNORECASE)
+# RFC 9110 §5.6.6; many clients leave the dash of UTF-8 out.
+_CHARSET = re.compile(
+    rb";[ \t]*charset=(\"?)(?:(utf-?8)|us-ascii|(iso-8859-1|latin1|windows-1252))\1[ \t]*(?:;|$)",
+    re.IGNORECASE,
+)
 
 _FORM_TYPE = b"application/x-www-form-urlencoded"
 _MEDIA = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -50,23 +54,66 @@ class Body:
     It is a value: its answers never change, only the first reading is put off.
     """
 
-    __slots__ = ("_content", "_kind", "_type", "_why_not", "form", "raw")
+    __slots__ = (
+        "_content",
+        "_is_raw",
+        "_kind",
+        "_may_be_form",
+        "_mode",
+        "_must_be_ascii",
+        "_type",
+        "_why_not",
+        "raw",
+    )
 
     def __init__(self, raw: bytes, headers: Headers, mode: BodyMode):
         types = values(headers, b"content-type")
         declared = _declared(types)
         coded = _is_coded(headers)
         self.raw = raw
+        self._mode = mode
+        self._may_be_form = not types or any(map(_OF_FORMS.search, types))
         self._type = types[0].strip(OWS) if types else b""
         self._kind: Form = declared if mode == "auto" or mode == "raw" else mode
         self._content: Content | Unreadable | None = None
-        self._why_not = _why_not(
-            self._kind, declared, self._type, coded=coded, empty=not raw
-        ) or _why_not_utf_8(types)
-        self.form: Form = self._kind
+        charset = _charset(types, self._kind)
+        self._must_be_ascii = charset is True
+        self._why_not = _why_not(self._kind, declared, self._type, coded=coded, empty=not raw) or (
+            charset if isinstance(charset, str) else None
+        )
         # No body at all is no JSON, and the many clients that label it so mean no harm.
-        if mode == "raw" or (mode == "auto" and (coded or not raw)):
-            self.form = "raw"
+        self._is_raw = mode == "raw" or (mode == "auto" and (coded or not raw))
+
+    @property
+    def form(self) -> Form:
+        """How the body is compared."""
+        if self._is_raw or (self.is_lenient and isinstance(self.document(), Unreadable)):
+            return "raw"
+        return self._kind
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether the body is compared byte by byte where it cannot be read."""
+        return self._is_raw or (self._mode == "auto" and self._kind in ("form", "multipart", "raw"))
+
+    @property
+    def may_be_form(self) -> bool:
+        """Whether some reader takes parameters out of it. Rack does so without a type, and goes by
+        the start of a field that is no media type."""
+        return self._kind in ("form", "multipart") or self._may_be_form
+
+    @property
+    def says_method(self) -> bool:
+        """Whether some reader finds a parameter ``_method`` in it."""
+        if not self.may_be_form:
+            return False
+        match self.document():
+            case Parameters(fields):
+                return any(says_method(field.name) for field in fields)
+            case Multipart() as content:
+                return content.says_method
+            case _:
+                return hides_method(self.raw)
 
     @property
     def unfit(self) -> Unreadable | None:
@@ -77,10 +124,12 @@ class Body:
         """The body as what it is, for the fingerprint and for templates alike."""
         if self._content is None:
             self._content = self.unfit or self._read()
+            if self._must_be_ascii and not _is_ascii(self._content, self.raw):
+                self._content = Unreadable(_NOT_ASCII)
         return self._content
 
     def compared(self, ignore: tuple[Pointer, ...]) -> bytes | Unreadable:
-        """The bytes that are equal for equal bodies of this form."""
+        """The bytes that are equal for equal bodies of this form and type."""
         if self.form == "raw":
             return self.raw
         match self.document():
@@ -163,17 +212,30 @@ def _undeclared(what: str, media: bytes) -> str:
     return f"is not declared as {what}; send Content-Type: {media.decode('ascii')}"
 
 
-def _why_not_utf_8(types: list[bytes]) -> str | None:
-    """RFC 8259 knows no charset, and forms are UTF-8 today, but there are frameworks that decode by
-    it."""
+def _charset(types: list[bytes], kind: Form) -> str | bool:
+    """Why no charset is good, or whether the body must be ASCII since another than UTF-8 is named.
+    RFC 8259 knows none, and forms are UTF-8 today, but there are frameworks that decode by it."""
     if len(types) > 1:
         return "has more than one Content-Type; send one"
     value = types[0].strip(OWS) if types else b""
     # Whatever looks like the parameter counts: readers differ in how they take a field apart.
     named = value.lower().count(b"charset")
-    if named > 1 or (named and not _UTF_8.search(value)):
+    match = _CHARSET.search(value)
+    if named > 1 or (named and not match) or (match and match[3] and kind == "json"):
         return "names a charset that is not UTF-8, or more than one; send charset=utf-8 or none"
-    return None
+    return match is not None and match[2] is None
+
+
+def _is_ascii(content: Content | Unreadable, raw: bytes) -> bool:
+    match content:
+        case Unreadable():
+            return True  # refused for what it is
+        case Document():
+            return raw.isascii()
+        case Parameters():
+            return percent_decode(raw).isascii()
+        case Multipart():
+            return content.is_ascii
 
 
 def _is_coded(headers: Headers) -> bool:
@@ -181,3 +243,6 @@ def _is_coded(headers: Headers) -> bool:
         line.strip(OWS).lower() not in (b"", b"identity")
         for line in values(headers, b"content-encoding")
     )
+
+
+_NOT_ASCII = "holds other characters than ASCII, and its charset is not UTF-8; send charset=utf-8"

@@ -1,9 +1,9 @@
 """What makes two requests under one key the same command, as 32 bytes.
 
-Method, raw path, raw query, entity, the listed headers and the body are always part of it; each is
-written with its length in front, so no two lists of parts have the same bytes. The digest is keyed
-with the tenant's salt: a fingerprint in a log says nothing about a body that somebody can guess,
-and nothing across tenants.
+Method, raw path, raw query, entity, the listed headers, the body and its type are always part of
+it; each is written with its length in front, so no two lists of parts have the same bytes. The
+digest is keyed with the tenant's salt: a fingerprint in a log says nothing about a body that
+somebody can guess, and nothing across tenants.
 
 The rule version stands for how the fingerprint was made. Fingerprints with different versions are
 not compared. Change ``ALGORITHM`` whenever a change here, in ``body`` or in its readers gives other
@@ -26,6 +26,7 @@ __all__ = [
     "SALT_BYTES",
     "Parts",
     "Recipe",
+    "body_type",
     "chosen_headers",
     "fingerprint",
     "key_digest",
@@ -33,7 +34,7 @@ __all__ = [
     "upstream_key",
 ]
 
-ALGORITHM = 2
+ALGORITHM = 3
 SALT_BYTES = 16
 """Of a tenant's salt; ``blake2b`` takes up to 64 as its key."""
 
@@ -51,13 +52,15 @@ class Recipe:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Everything of a request that its fingerprint covers, but the salt. ``headers``: lower-case
-    names with their lines, in the policy's order. ``body``: as ``Body.compared`` gave it."""
+    names with their lines, in the policy's order. ``type``: as ``body_type`` gave it. ``body``: as
+    ``Body.compared`` did."""
 
     method: str
     path: bytes
     query: bytes
     entity: str
     headers: tuple[tuple[bytes, tuple[bytes, ...]], ...]
+    type: bytes
     form: Form
     body: bytes
     version: bytes
@@ -82,7 +85,7 @@ def fingerprint(salt: bytes, parts: Parts) -> bytes:
     _add(digest, parts.entity.encode("ascii"), b"%d" % len(parts.headers))
     for name, lines in parts.headers:
         _add(digest, name, b"%d" % len(lines), *lines)
-    _add(digest, parts.form.encode("ascii"), parts.body)
+    _add(digest, parts.type, parts.form.encode("ascii"), parts.body)
     return digest.digest()
 
 
@@ -104,6 +107,20 @@ def chosen_headers(
 ) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
     """All lines of the fields ``names``, blanks around them aside; absent is not empty."""
     return tuple((name, tuple(line.strip(OWS) for line in values(headers, name))) for name in names)
+
+
+def body_type(headers: Headers) -> bytes:
+    """What the same bytes are taken for: media types without their parameters, and content codings,
+    in lower case. Of parameters, ``charset`` makes no difference to what is read here, and a
+    boundary changes with every try."""
+    types = [line.partition(b";")[0] for line in values(headers, b"content-type")]
+    codings = [name for line in values(headers, b"content-encoding") for name in line.split(b",")]
+    named = [name for name in map(_lower, codings) if name not in (b"", b"identity")]
+    return b",".join(map(_lower, types)) + b"".join(b" " + name for name in named)
+
+
+def _lower(value: bytes) -> bytes:
+    return value.strip(OWS).lower()
 
 
 def _add(digest: blake2b, *parts: bytes) -> None:

@@ -7,10 +7,12 @@ blanks around values aside) and the exact bytes.
 A reader that cuts elsewhere sees other parts. So every place in the body where the delimiter stands
 must be one at which all readers cut: at the start of a line that CR LF ends, and nothing behind it.
 A line that ends with a bare LF, blanks behind a delimiter, a delimiter inside a part: refused, not
-guessed. So is text before the first or behind the last one (but one line end): it would pass
+guessed. So is text before the first or behind the last one (but a line end or two): it would pass
 uncompared, and today's clients send none.
 
-For templates, multipart/form-data (RFC 7578) gives named fields.
+For templates, multipart/form-data (RFC 7578) gives named fields. A part has a sure name only if its
+``Content-Disposition`` is one of few forms and its other header lines are of few kinds: some
+readers look for ``name=`` anywhere in them.
 """
 
 from __future__ import annotations
@@ -23,33 +25,53 @@ from gateway.core.canonical import Json, Pointer, Unreadable
 from gateway.core.form import Field, chosen, nested
 from gateway.core.keys import OWS
 from gateway.core.model import Headers
+from gateway.core.names import hides_method, is_plain, says_method
 
-__all__ = ["MAX_PARTS", "MAX_PART_HEAD", "Multipart", "Part", "read_multipart"]
+__all__ = ["MAX_PARTS", "MAX_PART_HEAD", "MAX_PART_LINES", "Multipart", "Part", "read_multipart"]
 
 MAX_PARTS = 1_000
 """Parts of one body, as common frameworks take them. One costs up to 10 µs here."""
 
-MAX_PART_HEAD = 16 * 1024
-"""Bytes of one part's header lines: what Node's parser takes; names are far shorter."""
+MAX_PART_HEAD = 4 * 1024
+"""Bytes of one part's header lines: PHP cuts a line at 5 KiB, and names are far shorter."""
+
+MAX_PART_LINES = 32
+"""Header lines of one part; clients send up to four."""
 
 # RFC 2046 §5.1.1. Bare it must be a token (RFC 9110 §5.6.6): readers disagree where ``a=b`` ends.
+# No comma, at which Rack ends it though it is quoted.
 _BOUNDARY = re.compile(
     rb";[ \t]*boundary=(?:([A-Za-z0-9'+_.-]{1,70})"
-    rb"|\"([A-Za-z0-9'()+_,./:=? -]{0,69}[A-Za-z0-9'()+_,./:=?-])\")[ \t]*(?=;|\Z)",
+    rb"|\"([A-Za-z0-9'()+_./:=? -]{0,69}[A-Za-z0-9'()+_./:=?-])\")[ \t]*(?=;|\Z)",
     re.IGNORECASE,
 )
 # RFC 2231 spells it boundary*= and boundary*0= too. Browsers put the bare word into the value.
 _NAMED = re.compile(rb"boundary[ \t*0-9]*=", re.IGNORECASE)
 _LINE = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0A-\x1F\x7F]*)")
 
-# No backslash: ``filename="a\\"; name="b"`` is one parameter to some and two to others.
+# The name first, plain, then at most the two ways to name a file. Names are never escaped; in the
+# name of a file readers differ about a backslash, but not about where the parameters before it end.
 _DISPOSITION = re.compile(
-    rb"form-data((?:[ \t]*;[ \t]*[A-Za-z]+\*?=(?:[^\x00-\x20\"\\;=]+|\"[^\"\\]*\"))+)",
+    rb"form-data[ \t]*;[ \t]*name=(?:\"([^\"\\]*)\"|([A-Za-z0-9_.\[\]-]+))"
+    rb"((?:[ \t]*;[ \t]*filename=(\"(?:[^\"\\]|\\.)*+\"|[^\x00-\x20\"\\;=]+))?"
+    rb"(?:[ \t]*;[ \t]*filename\*=[A-Za-z0-9!#$&'+.^_`|~%-]+)?)",
     re.IGNORECASE,
 )
-_PARAMETER = re.compile(rb";[ \t]*([A-Za-z]+)(\*?)=(?:\"([^\"]*)\"|([^\";]+))")
+# Rack looks for it inside of quotes, too.
+_NAMES_AGAIN = re.compile(rb"name[^A-Za-z]*=", re.IGNORECASE)
+_BESIDE = frozenset(
+    {
+        b"content-disposition",
+        b"content-type",
+        b"content-transfer-encoding",
+        b"content-length",
+        b"content-id",
+    }
+)
 _PLAIN_TEXT = re.compile(
-    rb"text/plain(?:[ \t]*;[ \t]*charset=(\"?)(?:utf-?8|us-ascii)\1)?", re.IGNORECASE
+    rb"text/plain(?:[ \t]*;[ \t]*charset=(\"?)"
+    rb"(?:utf-?8|us-ascii|iso-8859-1|latin1|windows-1252)\1)?",
+    re.IGNORECASE,
 )
 _UNCODED = frozenset({b"7bit", b"8bit", b"binary"})
 
@@ -68,12 +90,13 @@ class Part:
     def field(self) -> Field:
         """The part as a named value; nameless and with a flaw where it has no sure name."""
         if self.name is None:
-            return Field(b"", None, "stands beside a part without a name that all readers take")
+            return Field(b"", None, "has no name that all readers take")
         lines = dict(self.headers)
         coding = lines.get(b"content-transfer-encoding", b"binary").lower()
         flaw = None
         if self.is_file:
             flaw = "is a file; send a field without filename"
+        # Its value is printable ASCII or is refused, so any of the charsets gives the same.
         elif not _PLAIN_TEXT.fullmatch(lines.get(b"content-type", b"text/plain")):
             flaw = "is not declared as plain text in UTF-8; send no Content-Type with it"
         elif coding not in _UNCODED:
@@ -92,6 +115,20 @@ class Multipart:
     def fields(self) -> tuple[Field, ...]:
         """The parts as named values."""
         return tuple(part.field for part in self.parts)
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether no charset of the whole body matters: heads and all but files are ASCII."""
+        return all(
+            all(value.isascii() for _, value in part.headers)
+            and (part.is_file or part.content.isascii())
+            for part in self.parts
+        )
+
+    @property
+    def says_method(self) -> bool:
+        """Whether some reader takes a part for a parameter ``_method``."""
+        return any(map(_says_method, self.parts))
 
     def compared(self) -> bytes:
         """The bytes that are equal for equal bodies only."""
@@ -124,11 +161,10 @@ def read_multipart(raw: bytes, content_type: bytes) -> Multipart | Unreadable:
     """``raw`` as the parts that ``content_type``, the one line of that field, promises."""
     found = _BOUNDARY.search(content_type)
     if found is None or len(_NAMED.findall(content_type)) != 1:
-        return Unreadable(
-            "has no boundary, more than one, or an illegal one in its Content-Type; send one of 1 "
-            "to 70 letters, digits, dashes and underscores"
-        )
+        return _NO_BOUNDARY
     media = content_type[: found.start()] + content_type[found.end() :]
+    if b"boundary" in media.lower():  # PHP takes the first one, in whatever word it stands
+        return _NO_BOUNDARY
     kind, semicolon, rest = media.strip(OWS).partition(b";")
     kind = kind.rstrip(OWS).lower()
     parts = _split(raw, b"--" + (found[1] or found[2]), is_form=kind == b"multipart/form-data")
@@ -157,7 +193,7 @@ def _split(raw: bytes, delimiter: bytes, *, is_form: bool) -> tuple[Part, ...] |
         if isinstance(part, Unreadable):
             return part
         parts.append(part)
-    return tuple(parts) if raw[at:] in (b"--", b"--\r\n") else _MISPLACED
+    return tuple(parts) if raw[at:] in _ENDS else _MISPLACED
 
 
 def _part(raw: bytes, *, is_form: bool) -> Part | Unreadable:
@@ -168,8 +204,11 @@ def _part(raw: bytes, *, is_form: bool) -> Part | Unreadable:
         return Unreadable("has a part without an empty line behind its headers; send one")
     if len(head) > MAX_PART_HEAD:
         return Unreadable(f"has a part with over {MAX_PART_HEAD} bytes of headers; send fewer")
+    lines = head.split(b"\r\n")
+    if len(lines) > MAX_PART_LINES:
+        return Unreadable(f"has a part with over {MAX_PART_LINES} header lines; send fewer")
     headers: list[tuple[bytes, bytes]] = []
-    for line in head.split(b"\r\n"):
+    for line in lines:
         match = _LINE.fullmatch(line)
         if match is None:
             return Unreadable("has a part with a line that is no header; send name: value")
@@ -181,19 +220,25 @@ def _part(raw: bytes, *, is_form: bool) -> Part | Unreadable:
 def _named(headers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes | None, bool]:
     """The name, where no two readers could differ about it, and whether it is a file's."""
     lines = dict(headers)
+    if len(lines) != len(headers) or not lines.keys() <= _BESIDE:
+        return None, False
+    # Rack finds a Content-Disposition in the middle of any line.
+    if any(b":" in value for name, value in headers if name != b"content-disposition"):
+        return None, False
     match = _DISPOSITION.fullmatch(lines.get(b"content-disposition", b""))
-    if match is None or len(lines) != len(headers):
+    if match is None:
         return None, False
-    given = [
-        (name.lower() + star, quoted or bare)
-        for name, star, quoted, bare in _PARAMETER.findall(match[1])
-    ]
-    parameters = dict(given)
-    name = parameters.get(b"name")
-    # Browsers write a quote in a name as %22, and not everybody undoes that.
-    if name is None or b"%" in name or b"name*" in parameters or len(given) != len(parameters):
+    name, is_file = match[1] or match[2] or b"", bool(match[3])
+    if not is_plain(name) or _NAMES_AGAIN.search(match[4] or b""):
         return None, False
-    return name, len(parameters) > 1
+    return name, is_file
+
+
+def _says_method(part: Part) -> bool:
+    if part.name is not None:
+        return says_method(part.name)
+    head = b"\n".join(b"%b: %b" % line for line in part.headers)
+    return hides_method(head, is_head=True)
 
 
 def _whole(part: Part) -> Json:
@@ -212,3 +257,10 @@ _MISPLACED = Unreadable(
     "holds its boundary where it is no line of its own, so readers may cut it elsewhere; send "
     "another boundary, lines that end with CR LF, and nothing behind the last one"
 )
+
+_NO_BOUNDARY = Unreadable(
+    "has no boundary, more than one, or an illegal one in its Content-Type; send one of 1 to 70 "
+    "letters, digits, dashes and underscores"
+)
+# Some clients close with one line end more.
+_ENDS = (b"--", b"--\r\n", b"--\r\n\r\n")

@@ -3,7 +3,8 @@
 No request body is stored, and a fingerprint says only *that* two requests differ. So admit records
 a small outline beside it, 2 bytes a part, from which ``differences`` names the paths:
 
-- method, path, query, entity, kind of the body and each listed header, by position: 2 bytes each;
+- method, path, query, entity, type and kind of the body and each listed header, by position: 2
+  bytes each;
 - then members of the body, each as 3 bytes for its label (a JSON pointer) and 2 for its value.
 
 The body is expanded breadth first: a container gives way to its members while there are at most
@@ -31,6 +32,7 @@ from typing import Final, TypeAlias
 
 from gateway.core.canonical import Absent, Json, canonical
 from gateway.core.fingerprint import SALT_BYTES, Parts
+from gateway.core.names import is_plain
 
 __all__ = [
     "EXPANDED_LIMIT",
@@ -50,19 +52,22 @@ MAX_FIELDS = 32
 """Headers that a policy may list, 64 bytes a row; a request has few more that could matter."""
 
 OUTLINE_LIMIT = 256
-"""Bytes: 5 fixed parts, ``MAX_FIELDS`` and ``MAX_ENTRIES`` take 234."""
+"""Bytes: 6 fixed parts, ``MAX_FIELDS`` and ``MAX_ENTRIES`` take 236."""
 
 EXPANDED_LIMIT = 64 * 1024
-"""Bytes of a body, as it is compared, that is expanded. A larger one is one entry: writing its
-parts would cost as much of the event loop again as comparing it did."""
+"""Bytes of a body, as it is compared, that is expanded. A larger one is one entry, and needs no
+members: writing its parts would cost as much of the event loop again as comparing it did."""
 
 MAX_NAMED = 64
 """Paths in each list of ``Differences``: nobody reads more, and a body may hold 250,000."""
 
+_SHOWN = 64
+"""Characters of one member's name that a label shows."""
+
 _CONTAINERS = (dict, list)  # a tuple made once: a union is made anew at every look
 _WORDS: Final = {None: b"null", False: b"false", True: b"true"}
 
-_FIXED = ("method", "path", "query", "entity", "body")
+_FIXED = ("method", "path", "query", "entity", "type", "body")
 _TAGS = tuple(bytes((at,)) for at in range(len(_FIXED) + MAX_FIELDS))
 _VALUE_BYTES = 2
 _LABEL_BYTES = 3
@@ -82,6 +87,8 @@ class Differences:
     """Where a request differs from the recorded one: labels such as ``method``, ``field
     Stripe-Version``, ``body /amount`` or ``body``, in the caller's spelling: escape them before
     they reach a terminal. At most ``MAX_NAMED`` of each.
+
+    What is no plain name of a form may be anything, a whole body too, so it is not shown.
 
     ``changed``: in both. ``added``: only in this request. ``absent``: how many parts only the
     recorded one has, whose names are not stored. All empty for requests that seem equal.
@@ -125,6 +132,8 @@ def differences(
         recorded[at : at + _LABEL_BYTES]: recorded[at + _LABEL_BYTES : at + _ENTRY_BYTES]
         for at in range(start, len(recorded), _ENTRY_BYTES)
     }
+    if len(parts.body) > EXPANDED_LIMIT and _label_digest(salt, "") not in entries:
+        return Differences((*changed, "body"), (), 0)
     added: list[str] = []
     waiting: list[tuple[str, Json | Absent]] = [("", members)]
     while waiting:
@@ -135,9 +144,9 @@ def differences(
             inner = _children(label, value)
             waiting += reversed(inner)
             if not inner:
-                added.append(_shown(label))
+                added.append(_shown(parts, label))
         elif known != _digest(keyed, name, _written(parts, label, value)):
-            changed.append(_shown(label))
+            changed.append(_shown(parts, label))
     return Differences(tuple(changed[:MAX_NAMED]), tuple(added[:MAX_NAMED]), len(entries))
 
 
@@ -147,6 +156,7 @@ def _fixed(parts: Parts) -> list[bytes]:
         parts.path,
         parts.query,
         parts.entity.encode("ascii"),
+        parts.type,
         parts.form.encode("ascii"),
         # Lines hold no line feed (RFC 9110 §5.5), and no line is not one empty line.
         *(b"".join(line + b"\n" for line in lines) for _, lines in parts.headers),
@@ -203,8 +213,22 @@ def _written(parts: Parts, label: str, value: Members) -> bytes:
     return b"%d" % value if isinstance(value, int) else canonical(value)
 
 
-def _shown(label: str) -> str:
-    return f"body {label}" if label else "body"
+def _shown(parts: Parts, label: str) -> str:
+    if not label:
+        return "body"
+    tokens = label[1:].split("/")
+    if parts.form != "json" and not all(map(_is_plain, tokens)):
+        return "body (a parameter whose name is not plain)"
+    return "".join(("body ", *(f"/{_cut(token)}" for token in tokens)))
+
+
+def _is_plain(token: str) -> bool:
+    """Whether it is one, an empty step or an index of a list."""
+    return not token or (len(token) <= _SHOWN and is_plain(token.encode("utf-8", "replace")))
+
+
+def _cut(token: str) -> str:
+    return token if len(token) <= _SHOWN else f"{token[:_SHOWN]}..."
 
 
 def _digest(keyed: blake2b, tag: bytes, data: bytes) -> bytes:

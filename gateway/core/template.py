@@ -11,24 +11,32 @@ cannot be told:
   taken: ``/`` and ``\\`` after decoding, a ``%`` after decoding (encoded twice), ``;`` before
   decoding (parameters, RFC 3986 §3.3), ``.`` and ``..``.
 - A query value is percent-decoded once; ``+`` (a plus or a blank) and ``;`` (a separator to some)
-  are refused, and so is a name that occurs twice, in any case.
+  are refused.
 - A header has one line without a comma, which may be two lines joined (RFC 9110 §5.3).
 - A JSON body gives strings only, so ``1048`` and ``"1048"`` are never two entities.
-- A form, or multipart/form-data, gives one parameter under its own name. Beside it stands nothing
-  that a framework may take for it or nest with it: ``Customer``, ``customer[]``, ``customer.id``.
+- A query, a form or multipart/form-data gives one parameter under its own name. Beside it stands
+  nothing that a framework may take for it or nest with it (``Customer``, ``customer[]``,
+  ``customer.id``), no name that is not plain, and no more parameters than all readers take.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.core.body import Content
 from gateway.core.canonical import Absent, Document, Json, Pointer, Unreadable, lookup
-from gateway.core.form import Field, percent_decode, spelled, well_encoded
-from gateway.core.headers import folded
+from gateway.core.form import (
+    ENDS_EARLY,
+    MAX_READ,
+    Field,
+    ends_early,
+    percent_decode,
+    spelled,
+    well_encoded,
+)
 from gateway.core.keys import KEY_LIMIT, OWS, Refusal, parse_key
+from gateway.core.names import alike, is_plain
 
 __all__ = [
     "VALUE_LIMIT",
@@ -36,7 +44,9 @@ __all__ = [
     "Missing",
     "Value",
     "check_value",
+    "find_beside",
     "find_field",
+    "query_fields",
     "read_body",
     "read_header",
     "read_key_header",
@@ -94,30 +104,35 @@ def read_segment(raw: bytes, what: str) -> Value:
     return text
 
 
-def read_query(raw_query: bytes, name: str, what: str) -> Value:
-    """The value of the one query parameter ``name``."""
+def query_fields(raw_query: bytes, what: str) -> tuple[Field, ...] | Invalid:
+    """The parameters of a query: names decoded, values as they came."""
     if b";" in raw_query:
         return Invalid(f"{what} cannot be told: the query holds a semicolon; send it as %3B")
     if not well_encoded(raw_query):
         return Invalid("the query has a % that begins no percent-encoding; send it as %25")
+    pairs = (pair.partition(b"=") for pair in raw_query.split(b"&") if pair)
+    return tuple(
+        Field(percent_decode(name), value, ENDS_EARLY if ends_early(value) else None)
+        for name, _, value in pairs
+    )
+
+
+def read_query(raw_query: bytes, name: str, what: str) -> Value:
+    """The value of the one query parameter ``name``."""
+    fields = query_fields(raw_query, what)
+    if isinstance(fields, Invalid):
+        return fields
     wanted = name.encode("ascii")
-    found: list[tuple[bytes, bytes]] = []
-    for pair in raw_query.split(b"&"):
-        key, _, value = pair.partition(b"=")
-        key = percent_decode(key)
-        # Some upstreams compare names without case, so a twin in another case is a second value.
-        if key.lower() == wanted.lower():
-            found.append((key, value))
+    if all(field.name != wanted for field in fields):
+        return Missing(what)
+    found = _find(fields, wanted, what)
+    if isinstance(found, Invalid):
+        return found
     if not found:
         return Missing(what)
-    if len(found) > 1:
-        return Invalid(f"{what} is sent more than once; send it once")
-    key, value = found[0]
-    if key != wanted or not value:
-        return Missing(what)
-    if b"+" in value:
+    if b"+" in found:
         return Invalid(f"{what} holds a plus, which may be a blank; send %2B or %20")
-    return _ascii(percent_decode(value), what)
+    return _ascii(percent_decode(found), what)
 
 
 def read_header(lines: Sequence[bytes], what: str) -> Value:
@@ -172,22 +187,30 @@ def _read_member(document: Json, pointer: Pointer, what: str) -> Value:
 def find_field(fields: Sequence[Field], pointer: Pointer, what: str) -> bytes | Invalid | None:
     """The value of the one parameter that ``pointer`` names; empty for a name alone, ``None``
     without one."""
-    wanted = spelled(pointer)
-    run = _run(wanted)
+    return _find(fields, spelled(pointer), what)
+
+
+def find_beside(fields: Sequence[Field], wanted: bytes, what: str) -> Invalid | None:
+    """Why some reader may take one of ``fields``, which stand elsewhere, for ``wanted``."""
+    if len(fields) > MAX_READ:
+        return _too_many(what)
+    clashes = (_clash(at, field.name, wanted, what) for at, field in enumerate(fields, 1))
+    return next((clash for clash in clashes if clash is not None), None)
+
+
+def _find(fields: Sequence[Field], wanted: bytes, what: str) -> bytes | Invalid | None:
+    if len(fields) > MAX_READ:
+        return _too_many(what)
     found: list[Field] = []
-    for field in fields:
-        if field.name == wanted:
+    for number, field in enumerate(fields, 1):
+        if field.name == wanted and is_plain(wanted):
             found.append(field)
         elif field.name.lower() == b"_charset_":
             # RFC 7578 §4.6: readers may decode all the others by it.
             if (field.value or b"").lower() not in _UTF_8:
                 return Invalid(f"{what} cannot be told: _charset_ is not UTF-8; leave it out")
-        elif not field.name or _run(field.name) == run:
-            if field.flaw and not field.name:
-                return Invalid(f"{what} cannot be told: it {field.flaw}")
-            if _alike(field.name, wanted):
-                twin = field.name[:_SHOWN].decode("latin-1")
-                return Invalid(f"{what} may be read from {twin!a} as well; send one of the two")
+        elif clash := _clash(number, field.name, wanted, what):
+            return clash
     if len(found) > 1:
         return Invalid(f"{what} is sent more than once; send it once")
     if not found:
@@ -195,36 +218,29 @@ def find_field(fields: Sequence[Field], pointer: Pointer, what: str) -> bytes | 
     return Invalid(f"{what} {found[0].flaw}") if found[0].flaw else found[0].value or b""
 
 
+def _too_many(what: str) -> Invalid:
+    return Invalid(
+        f"{what} cannot be told among more than {MAX_READ} parameters, since some readers drop the "
+        "rest; send fewer"
+    )
+
+
+def _clash(number: int, name: bytes, wanted: bytes, what: str) -> Invalid | None:
+    # A name that is not plain is not repeated: it may be a whole body that came as a form.
+    if not is_plain(name):
+        return Invalid(
+            f"{what} cannot be told: parameter {number} has a name that readers may take in two "
+            "ways; use letters, digits, _ and well-formed brackets"
+        )
+    if not alike(name, wanted):
+        return None
+    twin = name[:_SHOWN].decode("ascii")
+    return Invalid(f"{what} may be read from {twin!r} as well; send one of the two")
+
+
 _UTF_8 = (b"utf-8", b"utf8", b"us-ascii")
 _SHOWN = 64
 """Bytes of a caller's name that a sentence repeats."""
-
-# PHP cuts a name at NUL and takes . and blanks for _; others nest by [ or by a dot.
-_NESTING = re.compile(rb"[\[\].\x00]+")
-_RUN = re.compile(rb"[a-z0-9]+")
-
-
-def _run(name: bytes) -> bytes:
-    """The first letters and digits: equal for names that are alike, and quick to find."""
-    match = _RUN.search(name.lower())
-    return match[0] if match else b""
-
-
-def _alike(one: bytes, other: bytes) -> bool:
-    """Whether some reader takes one for the other, or one for what the other is nested in."""
-    if _flat(one) == _flat(other):
-        return True
-    first, second = _steps(one), _steps(other)
-    shorter = min(len(first), len(second))
-    return first[:shorter] == second[:shorter]
-
-
-def _flat(name: bytes) -> bytes:
-    return folded(name.strip(b" ").rstrip(b"[].\x00"))
-
-
-def _steps(name: bytes) -> list[bytes]:
-    return [folded(step) for step in _NESTING.split(name.strip(b" ").rstrip(b"[].\x00"))]
 
 
 def _has_twin(value: Json, pointer: Pointer) -> bool:

@@ -10,21 +10,21 @@ count as absent, and beside what they resemble the request means two things.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gateway.core.body import Body
-from gateway.core.canonical import Absent, Document, Json, Unreadable, lookup
+from gateway.core.canonical import ABSENT, Absent, Document, Json, Unreadable, lookup
 from gateway.core.fences import fence_of_json, fence_of_text, parse_fence
-from gateway.core.fingerprint import Parts, chosen_headers, fingerprint
-from gateway.core.form import Parameters, percent_decode
+from gateway.core.fingerprint import Parts, body_type, chosen_headers, fingerprint
+from gateway.core.form import Parameters, percent_decode, spelled
 from gateway.core.headers import folded, nominated, twin, values
 from gateway.core.keys import OWS, Refusal, check_key, parse_key
 from gateway.core.model import Headers
 from gateway.core.multipart import Multipart
-from gateway.core.outline import Differences, differences, outline
+from gateway.core.names import hides_method, says_method
+from gateway.core.outline import EXPANDED_LIMIT, Differences, differences, outline
 from gateway.core.problems import ProblemType
-from gateway.core.template import Invalid, Missing, find_field
+from gateway.core.template import Invalid, Missing, find_beside, find_field, query_fields
 from gateway.policy.compiled import CompiledCommand, Match
 from gateway.policy.templates import Context, Placeholder
 
@@ -45,9 +45,6 @@ _OVERRIDES = {
 # Without them the upstream is asked for something else, whatever the templates read.
 _FRAME = frozenset({b"content-length", b"host"})
 
-# Rack, Symfony, Laravel and Express take a form's (some also a query's) word for the method.
-_METHOD_PARAMETER = b"_method"
-
 _FENCE_NAME = "x-execution-fence"
 _FENCE = _FENCE_NAME.encode("ascii")
 
@@ -61,7 +58,8 @@ _UNSEEN = b"?"
 @dataclass(frozen=True, slots=True)
 class Derived:
     """``fence`` is ``None`` where the policy passes fences over, or the caller sent none and may.
-    ``parts``: the fingerprint's, all but the salt. ``members``: the body's, as they are compared.
+    ``parts``: the fingerprint's, all but the salt. ``members``: the body's, as they are compared;
+    absent where the body is too large to be expanded.
     """
 
     entity: str
@@ -96,7 +94,7 @@ def derive(
     compared = context.body.compared(command.recipe.ignore)
     if isinstance(compared, Unreadable):
         return _unreadable(compared)
-    refusal = _check_form(context.body)
+    refusal = _check_body(command, context)
     if refusal is not None:
         return refusal
     entity = _entity(command, context)
@@ -111,18 +109,21 @@ def derive(
     refusal = _check_twins(command, headers)
     if refusal is not None:
         return refusal
-    chosen = chosen_headers(headers, command.recipe.headers)
+    # Members of a large body would cost more than all the rest, and none is looked at.
+    expanded = len(compared) <= EXPANDED_LIMIT
+    members = context.body.members(command.recipe.ignore) if expanded else ABSENT
     parts = Parts(
         method=method,
         path=raw_path,
         query=raw_query,
         entity=entity,
-        headers=chosen,
+        headers=chosen_headers(headers, command.recipe.headers),
+        type=body_type(headers) if body else b"",  # many clients label no body, others do not
         form=context.body.form,
         body=compared,
         version=command.rules.version,
     )
-    return Derived(entity, key, fence, parts, context.body.members(command.recipe.ignore))
+    return Derived(entity, key, fence, parts, members)
 
 
 def check_head(match: Match, raw_query: bytes, headers: Headers) -> Refusal | None:
@@ -131,9 +132,11 @@ def check_head(match: Match, raw_query: bytes, headers: Headers) -> Refusal | No
     body = Body(_UNSEEN, headers, command.recipe.body)
     context = Context(match.variables, raw_query, headers, body)
     found: list[object] = [_check_request(command, raw_query, headers)]
-    if body.unfit is not None and (body.form != "raw" or _reads_body(command)):
+    if body.unfit is not None and (not body.is_lenient or _reads(command, body)):
         found.append(_unreadable(body.unfit))
-    if not command.entity.reads_body:
+    if command.entity.reads_body:
+        found.append(_check_entity_lines(headers))
+    else:
         found.append(_entity(command, context))
     if not command.key.reads_body:
         found.append(_key(command, context))
@@ -174,29 +177,58 @@ def _check_request(command: CompiledCommand, raw_query: bytes, headers: Headers)
 
 
 def _check_query(raw_query: bytes) -> Refusal | None:
-    if _METHOD_PARAMETER not in percent_decode(raw_query).lower():  # nearly always
+    if not hides_method(raw_query):  # nearly always
         return None
     names = (percent_decode(pair.partition(b"=")[0]) for pair in raw_query.split(b"&"))
-    return _check_names("query", names)
+    return _override("query") if any(map(says_method, names)) else None
 
 
-def _check_form(body: Body) -> Refusal | None:
-    if body.form not in ("form", "multipart"):
-        return None
-    match body.document():
-        case Parameters(fields) | Multipart(fields=fields):
-            return _check_names("form", (field.name for field in fields))
-        case _:
+def _check_body(command: CompiledCommand, context: Context) -> Refusal | None:
+    """Why the upstream may read something else than the templates do."""
+    if context.body.says_method:
+        return _override("body")
+    return _check_mixed(command, context) if context.body.may_be_form else None
+
+
+def _check_mixed(command: CompiledCommand, context: Context) -> Refusal | None:
+    """Many frameworks mix the parameters of a query and of a form, and disagree which one counts
+    where both have it."""
+    for place in _places(command):
+        found = _beside(place, context)
+        if isinstance(found, Unreadable):
+            return _unreadable(found)
+        if found is not None:
+            return Refusal(
+                "request-invalid", f"Some readers mix query and body, and {found.reason}."
+            )
+    return None
+
+
+def _beside(place: Placeholder, context: Context) -> Invalid | Unreadable | None:
+    """What stands in the other of the two and may be read for ``place``."""
+    match place.source:
+        case "body":
+            fields = query_fields(context.query, place.place)
+            if isinstance(fields, Invalid):
+                return fields
+            return find_beside(fields, spelled(place.pointer), place.place)
+        case "query":
+            match context.body.document():
+                case Parameters() | Multipart() as content:
+                    return find_beside(content.fields, place.name.encode("ascii"), place.place)
+                case Unreadable() as reason if context.body.raw:
+                    return reason
+                case _:
+                    return None
+        case "path" | "header":
             return None
 
 
-def _check_names(what: str, names: Iterable[bytes]) -> Refusal | None:
-    if any(name.lower() == _METHOD_PARAMETER for name in names):
-        return Refusal(
-            "request-invalid",
-            f"The parameter _method in the {what} changes the method; send that method itself.",
-        )
-    return None
+def _override(where: str) -> Refusal:
+    return Refusal(
+        "request-invalid",
+        f"The parameter _method in the {where} changes the method; send that method itself.",
+    )
 
 
 def _check_nominated(command: CompiledCommand, headers: Headers) -> Refusal | None:
@@ -227,13 +259,12 @@ def _entity(command: CompiledCommand, context: Context) -> str | Refusal:
     rendered = command.entity.render(context)
     if not isinstance(rendered, str):
         return _refusal(rendered, "entity-missing", "request-invalid", "The entity")
+    wrong = _check_entity_lines(context.headers)
+    if wrong is not None:
+        return wrong
     lines = values(context.headers, b"x-execution-entity")
     if not lines:
         return rendered
-    if len(lines) > 1 or not lines[0].strip(OWS):
-        return Refusal(
-            "request-invalid", "X-Execution-Entity must be one line with a value, or be left out."
-        )
     sent = lines[0].strip(OWS).decode("latin-1")
     if sent == rendered:
         return rendered
@@ -243,6 +274,15 @@ def _entity(command: CompiledCommand, context: Context) -> str | Refusal:
         f"X-Execution-Entity names {shown!a}, but this request acts on {rendered!r}; "
         "send the command to its own entity, or correct the field.",
         (("entity", rendered), ("entity_sent", shown)),
+    )
+
+
+def _check_entity_lines(headers: Headers) -> Refusal | None:
+    lines = values(headers, b"x-execution-entity")
+    if len(lines) < 2 and all(line.strip(OWS) for line in lines):
+        return None
+    return Refusal(
+        "request-invalid", "X-Execution-Entity must be one line with a value, or be left out."
     )
 
 
@@ -314,9 +354,18 @@ def _fence_elsewhere(place: Placeholder, context: Context, limit: int) -> int | 
             return None if found is None else fence_of_text(found, limit=limit)
 
 
-def _reads_body(command: CompiledCommand) -> bool:
-    fenced = command.rules.fence != "off" and command.fence_from.reads_body
-    return fenced or command.entity.reads_body or command.key.reads_body
+def _places(command: CompiledCommand) -> list[Placeholder]:
+    """Everything that the command's templates read."""
+    read = [command.entity, command.key]
+    if command.rules.fence != "off":
+        read.append(command.fence_from)
+    return [place for template in read for place in template.placeholders]
+
+
+def _reads(command: CompiledCommand, body: Body) -> bool:
+    """Whether a body that cannot be read is in the way."""
+    sources = {place.source for place in _places(command)}
+    return "body" in sources or (body.may_be_form and "query" in sources)
 
 
 def _refusal(

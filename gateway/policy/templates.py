@@ -20,6 +20,7 @@ from gateway.core.body import Body
 from gateway.core.canonical import Pointer, Unreadable, parse_pointer
 from gateway.core.headers import values
 from gateway.core.model import Headers
+from gateway.core.names import is_plain
 from gateway.core.template import (
     Invalid,
     Value,
@@ -175,7 +176,8 @@ def _placeholder(inner: str, column: int) -> Placeholder:
 
 def _known(source: Source, name: str, column: int) -> Placeholder:
     what = f"{{{source}.{name}}}"
-    if not _NAMES[source].fullmatch(name):
+    is_name = _NAMES[source].fullmatch(name) is not None
+    if not is_name or (source == "query" and not is_plain(name.encode("ascii"))):
         raise TemplateError(column, f"{what} has no usable name", f"write {_EXAMPLES}")
     pointer = parse_pointer(name) if source == "body" else ()
     if pointer is None:

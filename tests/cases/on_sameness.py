@@ -115,7 +115,7 @@ UPLOADS = [
     _two_uploads(
         "file-and-field",
         _parts("r1", "AAAA", _AMOUNT, _FILE),
-        _parts("r2", "b'()+_,-./:=?c", _AMOUNT, _FILE, quoted=True),
+        _parts("r2", "b'()+_-./:=?c", _AMOUNT, _FILE, quoted=True),
         same=True,
     ),
     _two_uploads(

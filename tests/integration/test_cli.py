@@ -289,6 +289,24 @@ def test_filters_and_limits(database: str) -> None:
     assert "k-1" in oldest.out
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")
+@pytest.mark.parametrize("arguments", [["audit"], ["commands", "list"]])
+def test_a_full_disk_is_one_line_with_its_mend(database: str, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "FENCEGATE_DATABASE_URL": database},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("fencegate: the output cannot be written (No space left")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_closed_pipe_is_no_error(database: str) -> None:
     execute(
         database,

@@ -158,6 +158,8 @@ def of(scene: Scene) -> str:
     return f"where key = '{scene.key()}'"
 
 
+UPGRADE = (("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "x"))
+
 CASES: dict[str, tuple[Callable[[Scene], None], dict[str, Any], str, int | None]] = {
     "stale": (lambda s: s.send("new", 9), {}, "refuse", 1),
     "stale, of a known key": (lambda s: (s.send("k", 1), s.send("n", 9)), {}, "refuse", 1),
@@ -177,6 +179,9 @@ CASES: dict[str, tuple[Callable[[Scene], None], dict[str, Any], str, int | None]
     "twin": (nothing, {"fields": (("X_Execution_Fence", "9"),)}, "refuse", None),
     "fragment": (nothing, {"query": "#x"}, "refuse", None),
     "bad query": (nothing, {"query": "?a=<"}, "refuse", None),
+    "upgrade": (nothing, {"fields": UPGRADE}, "refuse", None),
+    "long head": (nothing, {"fields": (("X-Long", "y" * 65_536),)}, "refuse", None),
+    "no length": (nothing, {"fields": (("Content-Length", "14x"),)}, "refuse", None),
 }
 
 
@@ -246,6 +251,35 @@ def test_an_earlier_command_in_flight_is_waited_for_and_named(desk: Desk, scene:
     blocker = other["blocked_by"]
     assert (blocker["key"], blocker["policy"]) == (scene.key(), "pay/charge")
     assert scene.upstream.count == 1
+
+
+def test_what_never_reaches_a_policy(desk: Desk) -> None:
+    """The gateway's own paths, and what its server cannot read."""
+    for path in ("/healthz", "/readyz?x=1", "/metrics", "/%68ealthz"):
+        text = desk.explain("GET", path).out
+        assert "it would be answered by the gateway: the path is its own" in text
+        document = json.loads(desk.explain("GET", path, "--format", "json").out)
+        assert document["now"]["would"] == "own"
+    assert "no-policy" in desk.explain("GET", "/healthz/x").out
+    for arguments, said in (
+        (("A" * 33, "/pay"), "cannot be read"),
+        (("POST", "/pay", "-d", "abc", "-H", "Content-Length: 5"), "that the body has, 3,"),
+    ):
+        document = json.loads(desk.explain(*arguments, "--format", "json").out)
+        assert (document["now"]["would"], document["now"]["status"]) == ("refuse", 400)
+        assert said in document["now"]["detail"]
+
+
+def test_what_came_as_a_form_is_not_shown_as_a_name(desk: Desk, scene: Scene) -> None:
+    """JSON without a type is to curl, and so to us, a form with one parameter."""
+    form = ("Content-Type", "application/x-www-form-urlencoded")
+    typed = ["-H", f"Idempotency-Key: {scene.key()}", "-H", "X-Execution-Fence: 1"]
+    target = f"/pay/v1/accounts/{scene.account}/charges"
+    fields = (form, ("Idempotency-Key", scene.key()), ("X-Execution-Fence", "1"))
+    assert scene.caller.call("POST", target, fields, b"a=1").status == 201
+    done = desk.explain("POST", target, *typed, "-d", '{"iban":"hush"}')
+    assert "body (a parameter whose name is not plain) (only in this request)" in done.out
+    assert "hush" not in done.out
 
 
 def test_a_safe_request_streams_through(desk: Desk, scene: Scene) -> None:
@@ -367,6 +401,18 @@ def test_the_body_comes_from_a_file_too(desk: Desk, scene: Scene, tmp_path: Path
     assert "14 bytes, compared as json" in by_file.out
 
 
+def test_bodies_are_made_as_curl_makes_them(desk: Desk, scene: Scene) -> None:
+    fields = ["-H", "Idempotency-Key: k", "-H", "X-Execution-Fence: 1"]
+    target = f"/pay/v1/accounts/{scene.account}/charges"
+
+    def out(*more: str) -> str:
+        return desk.explain("POST", target, *fields, *more).out
+
+    assert out("-d", "a=1", "--data", "b=2") == out("--data-raw", "a=1&b=2")
+    typed = ["-H", ": ".join(JSON), "-H", "Accept: application/json"]
+    assert out("--json", '{"amount":100}') == out(*typed, "-d", '{"amount":100}')
+
+
 # --- whose request --------------------------------------------------------------------------------
 
 
@@ -386,7 +432,9 @@ def test_a_gateway_key_tells_whose_request_it_is(database: str, tmp_path: Path) 
     assert named["key_digest"] == mine["key_digest"]
     assert (named["tenant_assumed"], mine["tenant_assumed"]) == (True, False)
     assert json.loads(explain().out)["tenant"] == "default"
-    assert "(assumed: callers need a gateway key" in fencegate("explain", *target, dsn=database).out
+    said = fencegate("explain", *target, dsn=database).out
+    assert "(assumed, as no gateway key was given)" in said
+    assert "; without a gateway key: 401 unauthenticated" in said
     other = explain("-H", f"Authorization: Bearer {token}", "--tenant", "default")
     assert (other.code, other.out) == (1, "")
     assert "is of tenant billing" in other.err
@@ -414,6 +462,18 @@ def test_without_a_database_the_policies_still_tell(desk: Desk, scene: Scene) ->
         assert f"account:{scene.account}" in done.out
         assert "not known without the database" in done.out
         assert "now  " not in done.out
+
+
+def test_without_a_database_no_key_is_made_up(tmp_path: Path) -> None:
+    sends = OFF + 'send_key = "Pay-Key"\n'
+    (tmp_path / "pay.toml").write_text(policy("http://127.0.0.1:9", sends))
+    done = fencegate(
+        *("explain", "POST", "/pay/v1/logs/x", "-H", "Idempotency-Key: k"),
+        *("--policies", str(tmp_path)),
+        dsn="postgresql://u@127.0.0.1:1/x",
+    )
+    assert "Pay-Key: (not known without the database)" in done.out
+    assert "fg-" not in done.out
 
 
 def test_a_read_only_database_is_told(database: str, desk: Desk) -> None:

@@ -32,6 +32,9 @@ _STAGE = "test_stage_is_raised_before_the_first_write_and_small_requests_take_on
 _CLIENT = "tests/integration/test_upstream_client.py::"
 _LIMITS = "tests/integration/test_upstream_limits.py::"
 _GIVEN_UP = "tests/integration/test_upstream_given_up.py::"
+_TURNS = "tests/unit/upstream/test_turns.py::"
+_STREAMING = "tests/unit/upstream/test_streaming.py::"
+_HTTP1 = "tests/e2e/test_http1.py::"
 
 _CORE = [
     Mutant(
@@ -513,6 +516,41 @@ _UPSTREAM = [
         "waiter, _ = self._waiters.popitem(last=False)",
         "waiter, _ = self._waiters.popitem()",
         (f"{_LIMITS}test_waiters_are_served_in_order_and_never_above_the_limit",),
+    ),
+    Mutant(
+        "gateway/upstream/turns.py",
+        "streams together move only so much in one turn of the loop",
+        "while self._line and self._let_in < self._limit:",
+        "while self._line:",
+        (f"{_TURNS}test_so_many_are_let_through_in_a_turn_and_in_their_order",),
+    ),
+    Mutant(
+        "gateway/upstream/connection.py",
+        "an answer before the end of its request does not wait for the rest without end",
+        "                self._quiet = deadlines\n",
+        "                pass\n",
+        (f"{_STREAMING}test_an_answer_before_the_end_of_its_request_may_not_pause_for_ever",),
+    ),
+    Mutant(
+        "gateway/upstream/client.py",
+        "a body that breaks off while its reader stands in line does not look whole",
+        "                if reader.has_news:\n                    continue",
+        "                if reader.done:\n                    continue",
+        (f"{_STREAMING}test_an_end_that_comes_while_it_stands_in_line_is_not_missed",),
+    ),
+    Mutant(
+        "gateway/http1.py",
+        "blanks behind a value are no part of it",
+        'value.rstrip(b" \\t")',
+        "value",
+        (f"{_HTTP1}test_blanks_behind_a_value_are_no_part_of_it",),
+    ),
+    Mutant(
+        "gateway/http1.py",
+        "a body that the close would complete is cut off by a reset",
+        "        if self._delimited:\n            reset(",
+        "        if False:\n            reset(",
+        (f"{_HTTP1}test_a_body_that_breaks_off_does_not_end_like_a_whole_one",),
     ),
 ]
 

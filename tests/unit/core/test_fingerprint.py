@@ -13,6 +13,7 @@ from gateway.core.canonical import Document, Unreadable
 from gateway.core.fingerprint import (
     Parts,
     Recipe,
+    body_type,
     chosen_headers,
     fingerprint,
     key_digest,
@@ -26,7 +27,9 @@ from gateway.core.multipart import Multipart
 SALT = bytes(range(16))
 JSON: Headers = ((b"Content-Type", b"application/json"),)
 FORM: Headers = ((b"Content-Type", b"application/x-www-form-urlencoded"),)
-PARTS = Parts("POST", b"/p/x", b"a=1", "invoice:1", ((b"v", (b"1",)),), "json", b"{}", b"v" * 8)
+PARTS = Parts(
+    "POST", b"/p/x", b"a=1", "invoice:1", ((b"v", (b"1",)),), b"a/b", "json", b"{}", b"v" * 8
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,8 @@ PARTS = Parts("POST", b"/p/x", b"a=1", "invoice:1", ((b"v", (b"1",)),), "json", 
         replace(PARTS, headers=((b"v", (b"1", b"1")),)),
         replace(PARTS, headers=((b"v", (b"",)),)),
         replace(PARTS, headers=()),
+        replace(PARTS, type=b""),
+        replace(PARTS, type=b"a/b+json"),
         replace(PARTS, form="raw"),
         replace(PARTS, form="form"),
         replace(PARTS, form="multipart"),
@@ -59,8 +64,8 @@ def test_a_fingerprint_is_stable_and_salted() -> None:
     assert fingerprint(SALT, PARTS) == fingerprint(SALT, replace(PARTS))
     assert fingerprint(SALT, PARTS) != fingerprint(bytes(16), PARTS)
     # Pinned: another value here means that ALGORITHM must change.
-    assert fingerprint(SALT, PARTS).hex()[:16] == "310c3059897c7960"
-    assert rule_version(Recipe(), "invoice:{path.x}").hex() == "10a87fd68518a03e"
+    assert fingerprint(SALT, PARTS).hex()[:16] == "52f422ed8beadb17"
+    assert rule_version(Recipe(), "invoice:{path.x}").hex() == "beddccebe111f50f"
 
 
 @pytest.mark.parametrize("salt", [b"", b"x" * 15, b"x" * 32])
@@ -167,14 +172,14 @@ def test_forms(raw: bytes, headers: Headers, mode: BodyMode, form: str) -> None:
         (b'{"a":"&a=2&"}', FORM, "json"),
         (b"{}", ((b"Content-Type", FORM[0][1] + b", application/json"),), "json"),
         (b"{}", ((b"Content-Type", b"multipart/form-data; boundary=a"),), "json"),
-        (b"a=%", FORM, "auto"),
+        (b"a=%", FORM, "form"),
         (b"a=1", (*FORM, (b"Content-Encoding", b"br")), "form"),
         (b"a=1", (), "form"),
         (b"a=1", JSON, "form"),
         (b"a=1", FORM + FORM, "form"),
         (b"a=1", FORM, "multipart"),
         (b"", (), "multipart"),
-        (b"--a\r\n", ((b"Content-Type", b"multipart/form-data; boundary=a"),), "auto"),
+        (b"--a\r\n", ((b"Content-Type", b"multipart/form-data; boundary=a"),), "multipart"),
     ],
 )
 def test_a_body_that_says_json_and_is_none(raw: bytes, headers: Headers, mode: BodyMode) -> None:
@@ -214,9 +219,88 @@ def test_json_is_utf_8_whatever_a_framework_decodes_by(
 
 @pytest.mark.parametrize("mode", ["auto", "form", "raw"])
 def test_forms_are_utf_8_too(mode: BodyMode) -> None:
-    for charset, readable in ((b"utf-8", True), (b"utf-7", False), (b"iso-8859-1", False)):
+    for charset, ascii_only, other in (
+        (b"utf-8", True, True),
+        (b"utf-7", False, False),
+        (b"iso-8859-1", True, False),
+        (b"LATIN1", True, False),
+        (b'"windows-1252"', True, False),
+        (b"us-ascii", True, False),
+    ):
         headers = ((b"Content-Type", FORM[0][1] + b"; charset=" + charset),)
-        assert isinstance(Body(b"a=1", headers, mode).document(), Parameters) == readable
+        assert isinstance(Body(b"a=1%41", headers, mode).document(), Parameters) == ascii_only
+        for raw in (b"a=%C3%BC", "a=ü".encode(), b"%FC=1"):
+            assert isinstance(Body(raw, headers, mode).document(), Parameters) == other
+
+
+@pytest.mark.parametrize(("head", "content", "readable"), [
+    (b"", b"1", True), (b"", b"\xfc", False), (b"X: \xfc\r\n", b"1", False),
+    (b'Content-Disposition: form-data; name="a"; filename="b"\r\n', b"\xfc", True),
+])  # fmt: skip
+def test_a_multipart_charset_decodes_all_but_files(
+    head: bytes, content: bytes, readable: bool
+) -> None:
+    raw = b"--a\r\n" + head + b"\r\n" + content + b"\r\n--a--"
+    media = b"multipart/form-data; charset=ISO-8859-1; boundary=a"
+    found = Body(raw, ((b"Content-Type", media),), "multipart").document()
+    assert isinstance(found, Multipart) == readable
+
+
+def test_json_in_ascii_is_ascii() -> None:
+    headers = ((b"Content-Type", b"application/json; charset=us-ascii"),)
+    assert isinstance(Body(b'"\\u00fc"', headers, "auto").compared(()), bytes)
+    assert isinstance(Body('"ü"'.encode(), headers, "auto").compared(()), Unreadable)
+
+
+@pytest.mark.parametrize(
+    ("raw", "media"),
+    [
+        (b"<a>10% &amp; 5%</a>", FORM[0][1]),  # XML under curl's default type
+        (b"a=1;b=2", FORM[0][1]),
+        (b"a=\xfc", FORM[0][1] + b"; charset=iso-8859-1"),
+        (b"--a\n\nx\n--a--\n", b"multipart/related; boundary=a"),  # bare LF
+        (b"x", b"multipart/form-data"),
+    ],
+)
+def test_what_cannot_be_read_is_compared_byte_by_byte(raw: bytes, media: bytes) -> None:
+    for mode in ("auto", "raw"):
+        body = Body(raw, ((b"Content-Type", media),), mode)  # type: ignore[arg-type]
+        assert (body.form, body.compared((("a",),))) == ("raw", raw)
+        assert isinstance(body.document(), Unreadable)
+    kind = "multipart" if media.startswith(b"multipart") else "form"
+    strict = Body(raw, ((b"Content-Type", media),), kind)  # type: ignore[arg-type]
+    assert isinstance(strict.compared(()), Unreadable)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Kubernetes patches an object in two ways by these.
+        (
+            (b"application/merge-patch+json", None),
+            (b"application/strategic-merge-patch+json", None),
+        ),
+        ((b"text/plain", None), (b"application/xml", None)),
+        ((b"text/plain", None), (None, None)),
+        ((b"application/json", b"gzip"), (b"application/json", None)),
+        ((b"application/json", b"gzip"), (b"application/json", b"gzip, gzip")),
+    ],
+)
+def test_the_type_of_a_body_counts(
+    one: tuple[bytes | None, bytes | None], other: tuple[bytes | None, bytes | None]
+) -> None:
+    assert typed(*one) != typed(*other)
+
+
+def typed(media: bytes | None, coding: bytes | None = None) -> bytes:
+    lines = ((b"Content-Type", media), (b"content-encoding", coding))
+    return body_type(tuple((name, value) for name, value in lines if value is not None))
+
+
+def test_the_spelling_of_a_type_does_not_count() -> None:
+    assert typed(b"Application/JSON ; charset=utf-8", b"Identity") == typed(b"application/json")
+    assert typed(b"a/b", b"GZIP ,br") == typed(b"a/b", b"gzip,br")
+    assert typed(b"multipart/x; boundary=1") == typed(b"multipart/x; boundary=2")
 
 
 def test_two_types_are_none() -> None:

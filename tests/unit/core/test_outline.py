@@ -26,7 +26,9 @@ from gateway.core.outline import (
 SALT = bytes(range(16))
 KEY = "pay-1"
 SAME = Differences((), (), 0)
-PARTS = Parts("POST", b"/p", b"a=1", "invoice:1", ((b"stripe-version", (b"1",)),), "json", b"", b"")
+PARTS = Parts(
+    "POST", b"/p", b"a=1", "invoice:1", ((b"stripe-version", (b"1",)),), b"a/b", "json", b"", b""
+)
 
 
 def of(members: Members, parts: Parts = PARTS) -> tuple[Parts, Members]:
@@ -72,6 +74,7 @@ def test_paths_that_differ_are_named(second: Json, expected: Differences) -> Non
         (replace(PARTS, path=b"/q"), "path"),
         (replace(PARTS, query=b""), "query"),
         (replace(PARTS, entity="invoice:2"), "entity"),
+        (replace(PARTS, type=b"a/b+json"), "type"),
         (replace(PARTS, form="raw"), "body"),
         (replace(PARTS, headers=((b"stripe-version", (b"2",)),)), "field Stripe-Version"),
         (replace(PARTS, headers=((b"stripe-version", ()),)), "field Stripe-Version"),
@@ -95,7 +98,7 @@ def test_a_large_body_is_one_part() -> None:
     assert len(outline(SALT, KEY, *large)) == len(outline(SALT, KEY, *of(5)))
     assert compared(large, large) == SAME
     assert compared(large, of({"a": "x", "b": 1})) == Differences(("body",), (), 0)
-    assert compared(of({"a": "x", "b": 1}), large) == Differences(("body /a",), (), 0)
+    assert compared(of({"a": "x", "b": 1}), large) == Differences(("body",), (), 0)
 
 
 def test_what_does_not_fit_stands_as_its_container() -> None:
@@ -117,14 +120,14 @@ def test_names_are_bounded() -> None:
 def test_the_largest_outline() -> None:
     headers = tuple((b"x-%d" % index, (b"1",)) for index in range(MAX_FIELDS))
     members: Json = {f"m{index}": index for index in range(MAX_ENTRIES)}
-    assert len(outline(SALT, KEY, *of(members, replace(PARTS, headers=headers)))) == 234
-    assert OUTLINE_LIMIT >= 234
+    assert len(outline(SALT, KEY, *of(members, replace(PARTS, headers=headers)))) == 236
+    assert OUTLINE_LIMIT >= 236
 
 
 def test_an_outline_is_bound_to_salt_and_key() -> None:
     first = outline(SALT, KEY, *of(FIRST))
     # Pinned: another value here means that ALGORITHM must change, as for a fingerprint.
-    assert first.hex()[:24] == "33794d30184dec757fecfdb6"
+    assert first.hex()[:24] == "33794d30184dec75af780ccd"
     assert not set(entries(first)) & set(entries(outline(SALT, "pay-2", *of(FIRST))))
     assert not set(entries(first)) & set(entries(outline(bytes(16), KEY, *of(FIRST))))
     # The same value in two places does not show as such.
@@ -133,11 +136,11 @@ def test_an_outline_is_bound_to_salt_and_key() -> None:
 
 
 def entries(recorded: bytes) -> list[bytes]:
-    start = 2 * (5 + len(PARTS.headers))
+    start = 2 * (6 + len(PARTS.headers))
     return [recorded[at : at + 5] for at in range(start, len(recorded), 5)]
 
 
-@pytest.mark.parametrize("recorded", [b"", b"x" * 11, b"x" * 13, b"x" * 14])
+@pytest.mark.parametrize("recorded", [b"", b"x" * 13, b"x" * 15, b"x" * 16])
 def test_an_outline_of_other_rules_is_refused(recorded: bytes) -> None:
     with pytest.raises(ValueError, match="other rules"):
         differences(SALT, KEY, *of(FIRST), recorded)
@@ -169,7 +172,7 @@ def test_equal_requests_have_equal_outlines(document: Json) -> None:
     first, second = of(document), of(shuffled(document))
     assert outline(SALT, KEY, *first) == outline(SALT, KEY, *second)
     assert compared(first, second) == SAME
-    assert len(outline(SALT, KEY, *first)) <= 2 * 6 + 5 * MAX_ENTRIES
+    assert len(outline(SALT, KEY, *first)) <= 2 * 7 + 5 * MAX_ENTRIES
 
 
 def leaves(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.core.canonical import ABSENT
 from gateway.core.fences import OUTSIDE_LIMIT
 from gateway.core.keys import Refusal
 from gateway.core.model import Headers
@@ -393,6 +394,154 @@ def test_a_query_does_not_change_the_method(charges: Policies, name: bytes) -> N
     derived(ask(charges, query=b"x=_method&my_method=1"))
 
 
+@pytest.mark.parametrize(
+    "pair", [b".method", b"+_method", b"%20_method", b"[_method]", b"_method%00", b"_method[]"]
+)
+@pytest.mark.parametrize("mode", ["auto", "raw"])
+def test_no_spelling_of_a_parameter_changes_the_method(
+    load_text: Load, pair: bytes, mode: str
+) -> None:
+    policies = load_text(policy(command(more=f"fingerprint.body = '{mode}'")))
+    query = pair.replace(b"[", b"%5B").replace(b"]", b"%5D") + b"=DELETE"
+    assert "in the query" in refused(ask(policies, FORM, query=b"a=1&" + query), "request-invalid")
+    untyped = lacking(b"Content-Type")  # Rack takes it for a form, and these two
+    listed = (*untyped, (b"Content-Type", FORM[-1][1] + b", text/plain"))
+    for headers in (FORM, untyped, FORM + FORM[-1:], listed):
+        for body in (b"a=1&" + pair + b"=PUT", b"%&" + pair + b"=PUT"):
+            detail = refused(ask(policies, headers, body=body), "request-invalid")
+            assert "in the body" in detail
+    for body in (b"payment_method=_method", b"%&the method"):
+        derived(ask(policies, FORM, body=body))
+
+
+MIXED = [b"customer=B", b"Customer=B", b"customer[x]=B", b"customer%00=B", b"[customer]=B", b"%="]
+
+
+@pytest.mark.parametrize("pair", MIXED)
+def test_what_a_form_names_stands_in_no_query(load_text: Load, pair: bytes) -> None:
+    """Flask's request.values and Java's getParameter take the query's."""
+    policies = load_text(policy(command(entity="customer:{body./customer}")))
+    for query in (pair, b"a=1&" + pair):
+        refused(ask(policies, FORM, query=query, body=b"customer=A"), "request-invalid")
+    part = b'--A\r\nContent-Disposition: form-data; name="customer"\r\n\r\nA\r\n--A--'
+    refused(ask(policies, boundaried(b"A"), query=pair, body=part), "request-invalid")
+    assert derived(ask(policies, FORM, query=b"customers=B", body=b"customer=A"))
+    assert derived(ask(policies, query=pair, body=b'{"customer":"A"}'))
+
+
+@pytest.mark.parametrize("pair", MIXED)
+def test_what_a_query_names_stands_in_no_form(load_text: Load, pair: bytes) -> None:
+    """PHP's $_REQUEST and Rails take the form's."""
+    policies = load_text(policy(command(entity="customer:{query.customer}")))
+    kind = "body-unreadable" if pair == b"%=" else "request-invalid"
+    refused(ask(policies, FORM, query=b"customer=A", body=pair), kind)
+    name = pair.partition(b"=")[0]
+    part = b'--A\r\nContent-Disposition: form-data; name="%b"\r\n\r\nB\r\n--A--' % name
+    refused(ask(policies, boundaried(b"A"), query=b"customer=A", body=part), "request-invalid")
+    assert derived(ask(policies, FORM, query=b"customer=A", body=b"customers=B"))
+    assert derived(ask(policies, FORM, query=b"customer=A", body=b""))
+    for headers in (lacking(b"Content-Type"), FORM + FORM[-1:]):  # a form to Rack
+        refused(ask(policies, headers, query=b"customer=A", body=b"customer=B"), "body-unreadable")
+    assert derived(ask(policies, query=b"customer=A", body=b'{"x":1}'))
+
+
+@pytest.mark.parametrize(
+    ("body", "media"),
+    [
+        (b"<a>10% &amp; 5%</a>", FORM[-1][1]),
+        (b"--A\n\nx\n--A--\n", b"multipart/related; boundary=A"),
+        (b"a=\xfc", FORM[-1][1] + b"; charset=latin1"),
+        (b"a=1", FORM[-1][1] + b"; charset=utf-7"),
+    ],
+)
+def test_a_form_that_cannot_be_read_is_compared_byte_by_byte(
+    charges: Policies, load_text: Load, body: bytes, media: bytes
+) -> None:
+    headers = (*lacking(b"Content-Type"), (b"Content-Type", media))
+    result = derived(ask(charges, headers, body=body))
+    assert (result.parts.form, result.parts.body) == ("raw", body)
+    assert head(charges, headers) is None
+    assert derived(ask(charges, headers, body=body + b" ")).fingerprint(SALT) != (
+        result.fingerprint(SALT)
+    )
+    kind = "multipart" if media.startswith(b"multipart") else "form"
+    for more in (f"fingerprint.body = '{kind}'", "key = '{body./a}'"):
+        strict = load_text(policy(command(more=more)))
+        refused(ask(strict, headers, body=body), "body-unreadable")
+    # The query might be read from such a body.
+    queried = load_text(policy(command(more="key = '{query.a}'")))
+    refused(ask(queried, headers, query=b"a=1", body=body), "body-unreadable")
+
+
+def test_the_type_of_a_body_is_compared(charges: Policies) -> None:
+    def asked(media: bytes, body: bytes = b'{"a":1}') -> Derived:
+        headers = (*lacking(b"Content-Type"), (b"Content-Type", media))
+        return derived(ask(charges, headers, body=body))
+
+    first = asked(b"application/merge-patch+json")
+    other = asked(b"application/strategic-merge-patch+json")
+    assert other.fingerprint(SALT) != first.fingerprint(SALT)
+    assert other.differences(SALT, first.outline(SALT)) == Differences(("type",), (), 0)
+    again = asked(b"application/merge-patch+json; charset=utf-8")
+    assert again.fingerprint(SALT) == first.fingerprint(SALT)
+    # Of no body, none is.
+    empty = asked(b"text/plain", b"")
+    assert empty.fingerprint(SALT) == asked(b"application/json", b"").fingerprint(SALT)
+
+
+def test_only_plain_names_are_ignored(load_text: Load) -> None:
+    policies = load_text(policy(command(more="fingerprint.ignore = ['/payer']")))
+
+    def mark(pair: bytes) -> bytes:
+        return derived(ask(policies, FORM, body=pair + b"&amount=1")).fingerprint(SALT)
+
+    assert mark(b"payer[id]=5") == mark(b"payer[id]=6") == mark(b"payer=\xc3\xbc") == mark(b"")
+    for name in (b"payer[id", b"payer]", b"payer[id]x", b"payer=1]"):  # the last one: qs
+        assert mark(name + b"=5") != mark(name + b"=6")
+
+
+def deep(levels: int) -> bytes:
+    siblings = b"&".join(b"x[%d]=1" % number for number in range(40))
+    return siblings + b"&x[d]" + b"[b]" * levels + b"=1"
+
+
+@pytest.mark.parametrize("levels", [1, 31, 32, 1_000, 15_000])
+def test_no_depth_makes_it_fail(charges: Policies, levels: int) -> None:
+    first = derived(ask(charges, FORM, body=deep(levels)))
+    second = derived(ask(charges, FORM, body=deep(levels) + b"1"))
+    assert first.differences(SALT, first.outline(SALT)) == Differences((), (), 0)
+    assert second.differences(SALT, first.outline(SALT)).changed
+    nested = b"[" * 128 + b"]" * 128
+    json = derived(ask(charges, body=nested))
+    assert json.differences(SALT, json.outline(SALT)) == Differences((), (), 0)
+    refused(ask(charges, body=b"[" + nested + b"]"), "body-unreadable")
+
+
+def test_large_bodies_have_no_members(charges: Policies) -> None:
+    for headers, body in ((FORM, b"a[b]=" + b"x" * 70_000), (BASE, b'["%b"]' % (b"x" * 70_000))):
+        first = derived(ask(charges, headers, body=body))
+        assert first.members is ABSENT
+        small = derived(ask(charges, headers, body=body[:3] + body[-2:]))
+        for one, other in ((first, small), (small, first)):
+            found = one.differences(SALT, other.outline(SALT))
+            assert found.changed or found.added
+
+
+def test_what_is_no_name_is_not_shown(charges: Policies) -> None:
+    secret = b'{"iban":"DE89","hush":1}'
+    first = derived(ask(charges, FORM, body=b"a=1"))
+    hidden = "body (a parameter whose name is not plain)"
+    for body in (secret, b"x" * 65 + b"=1", b"[hush]=1", b"h" * 60 + b"[" + b"u" * 65 + b"]=2"):
+        found = derived(ask(charges, FORM, body=body)).differences(SALT, first.outline(SALT))
+        assert found.added == (hidden,)
+    named = derived(ask(charges, FORM, body=b"c[b]=2&%b=1" % (b"x" * 64)))
+    assert named.differences(SALT, first.outline(SALT)).added == ("body /c/b", "body /" + "x" * 64)
+    members = derived(ask(charges, body=b'{"%b":{"c d":1}}' % (b"x" * 65)))
+    other = derived(ask(charges, body=b'{"a":1}'))
+    (label,) = members.differences(SALT, other.outline(SALT)).added
+    assert label == f"body /{'x' * 64}.../c d"
+
+
 READING = "GET /v1/accounts/{account}/report"
 READING_PATH = b"/pay/v1/accounts/acc-1/report"
 
@@ -482,6 +631,10 @@ def test_a_head_that_depends_on_the_body(charges: Policies, load_text: Load) -> 
             "fence-invalid")  # fmt: skip
     refused(head(inside, (BASE[0], (b"Content-Encoding", b"gzip"))) or derived(ask(charges)),
             "body-unreadable")  # fmt: skip
+    for lines in ([b""], [b" "], [b"a:1", b"a:1"]):
+        fields = tuple((b"X-Execution-Entity", line) for line in lines)
+        refused(head(inside, (BASE[0], *fields)) or derived(ask(charges)), "request-invalid")
+    assert head(inside, (BASE[0], (b"X-Execution-Entity", b"a:1"))) is None  # the body decides
     off = load_text(policy(command(more="fence_from = '{body./fence}'\nfence = 'off'")))
     assert head(off, with_fence(b"nonsense")) is None
 

@@ -37,6 +37,8 @@ def context(
         ("{header.X_Fence}", 1, "no usable name"),
         ("{query.}", 1, "no usable name"),
         ("{query.é}", 1, "no usable name"),
+        ("{query.a/b}", 1, "no usable name"),  # not plain, so it could never be told
+        ("{query.[a]}", 1, "no usable name"),
         ("{body.a}", 1, "no usable name"),
         ("{body.}", 1, "no usable name"),
         ("{body./a~2}", 1, "not a JSON pointer"),
