@@ -19,6 +19,7 @@ from gateway.core.decide import (
     Decision,
     Forward,
     Lapsed,
+    RejectNotHeld,
     RejectNotRetained,
     RejectReused,
     RejectStale,
@@ -45,6 +46,13 @@ Section: TypeAlias = "dict[str, Json]"
 
 ROWS: Mapping[type[Decision], tuple[int | None, str]] = {
     RejectStale: (1, "the fence is below the highest one seen for the entity"),
+    RejectNotHeld: (
+        2,
+        (
+            "fences of the entity are issued here (it or the policy says so), and this is not the "
+            "one now held"
+        ),
+    ),
     RejectReused: (3, "the key is known, for another request"),
     Replay: (4, "the key is known and its answer is recorded"),
     RejectNotRetained: (5, "the key is known and executed, its answer is not kept"),
@@ -204,6 +212,7 @@ def _decided(decision: Decision, taken: Admissible) -> Section:
             return {"would": "wait", "wait_s": taken.call.wait_s, **heard}
         case (
             RejectStale()
+            | RejectNotHeld()
             | RejectReused()
             | RejectNotRetained()
             | RejectUnknown()

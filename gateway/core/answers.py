@@ -8,6 +8,7 @@ from typing import assert_never
 from gateway.core.decide import (
     Known,
     Lapsed,
+    RejectNotHeld,
     RejectNotRetained,
     RejectReused,
     RejectStale,
@@ -25,6 +26,7 @@ __all__ = ["Refusal", "incomplete", "no_answer", "not_sent", "outcome_unknown", 
 
 Refusal = (
     RejectStale
+    | RejectNotHeld
     | RejectReused
     | RejectNotRetained
     | WaitForKey
@@ -66,13 +68,8 @@ _WHY_NOT_SENT: dict[Fault, str] = {
 def refusal(decision: Refusal) -> Problem:
     """The answer to a decision that forwards and replays nothing; a wait that is over included."""
     match decision:
-        case RejectStale(fence, mark):
-            return Problem(
-                "fence-stale",
-                f"Stop: fence {fence} is below the entity's high-water mark {mark}, so another "
-                "worker owns it now; give the work up.",
-                members={"fence": fence, "high_water_mark": mark},
-            )
+        case RejectStale() | RejectNotHeld():
+            return _fence(decision)
         case RejectReused(first):
             return Problem(
                 "key-reused",
@@ -112,6 +109,30 @@ def refusal(decision: Refusal) -> Problem:
             return Problem("overloaded", "Repeat the same request: the key kept changing hands.")
         case _:
             assert_never(decision)
+
+
+def _fence(decision: RejectStale | RejectNotHeld) -> Problem:
+    fence, mark = decision.fence, decision.mark
+    if isinstance(decision, RejectStale):
+        return Problem(
+            "fence-stale",
+            f"Stop: fence {fence} is below the entity's high-water mark {mark}, so another worker "
+            "owns it now; give the work up.",
+            members={"fence": fence, "high_water_mark": mark},
+        )
+    match decision.held:
+        case None:
+            why = "this entity takes only fences that are issued here, and none has been issued yet"
+        case 0:
+            why = "nobody holds the entity now"
+        case held:
+            why = f"the one now held is {held}"
+    return Problem(
+        "fence-not-held",
+        f"Stop: fence {fence} was not issued to you for this work, since {why}; claim the "
+        "work again, or have a fence issued.",
+        members={"fence": fence, "high_water_mark": mark, "held": decision.held},
+    )
 
 
 def not_sent(outcome: NotSent) -> Problem:

@@ -40,6 +40,8 @@ class Command:
     response_days: int
     key_days: int
     outline: bytes
+    issuer_here: bool
+    """Whether the policy takes only fences that are issued here."""
 
     @property
     def has_entity_row(self) -> bool:

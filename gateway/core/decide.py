@@ -23,6 +23,7 @@ __all__ = [
     "Known",
     "Lapsed",
     "Open",
+    "RejectNotHeld",
     "RejectNotRetained",
     "RejectReused",
     "RejectStale",
@@ -78,7 +79,9 @@ class Facts:
     """What one admit committed for one command.
 
     ``attempt`` and ``fence`` are the call's own; ``mark`` is the entity's high-water mark after
-    it (``None`` where the command has neither a fence nor an entity slot).
+    it (``None`` where the command has neither a fence nor an entity slot). ``held``: ``None``
+    while the entity's fences are issued outside, else the fence now held, 0 for nobody's.
+    ``issuer_here``: the policy takes only fences that are issued here.
     """
 
     attempt: UUID
@@ -86,6 +89,8 @@ class Facts:
     mark: int | None
     known: Known | None
     open: Open | None
+    held: int | None
+    issuer_here: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,16 @@ class RejectStale:
 
     fence: int
     mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectNotHeld:
+    """Row 2: fences of this entity are issued here, and this is not the one now held. ``held``:
+    0 is nobody's, ``None`` that none has been issued yet."""
+
+    fence: int
+    mark: int
+    held: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +188,7 @@ class Repeat:
 
 Decision = (
     RejectStale
+    | RejectNotHeld
     | RejectReused
     | Replay
     | RejectNotRetained
@@ -191,8 +207,10 @@ def decide(facts: Facts) -> Decision:
     known = facts.known
     if known is not None and known.attempt == facts.attempt:
         return _own(known)
-    if facts.fence is not None and facts.mark is not None and facts.fence < facts.mark:
-        return RejectStale(facts.fence, facts.mark)
+    if facts.fence is not None and facts.mark is not None:
+        refused = _fence(facts.fence, facts.mark, facts)
+        if refused is not None:
+            return refused
     if known is not None:
         return _existing(known)
     if facts.open is None:
@@ -200,6 +218,15 @@ def decide(facts: Facts) -> Decision:
     if facts.open.state == "unknown":
         return RejectUnresolved(facts.open)
     return WaitForEntity(facts.open)
+
+
+def _fence(fence: int, mark: int, facts: Facts) -> RejectStale | RejectNotHeld | None:
+    if fence < mark:
+        return RejectStale(fence, mark)
+    issued_here = facts.issuer_here or facts.held is not None
+    if issued_here and fence != facts.held:
+        return RejectNotHeld(fence, mark, facts.held)
+    return None
 
 
 def _own(known: Known) -> Decision:

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-__all__ = ["Exchange", "Fault", "FenceMode", "Headers", "Response", "Rules", "Stage"]
+__all__ = ["Exchange", "Fault", "FenceMode", "Headers", "Issuer", "Response", "Rules", "Stage"]
 
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines in the order they arrived, names as they were spelled, repeats kept."""
 
 FenceMode = Literal["required", "optional", "off"]
+
+Issuer = Literal["outside", "here"]
+"""Who hands out the fences of an entity: somebody else, or the leases and the issuing of this
+database."""
 
 
 class Stage(IntEnum):
@@ -89,5 +93,6 @@ class Rules:
     """Bytes of response body that are recorded at most."""
     response_days: int
     key_days: int
+    issuer: Issuer
     version: bytes
     """8 bytes: the fingerprint's rule version (fingerprint fields and entity template)."""

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from gateway.core.canonical import Pointer, parse_pointer
-from gateway.core.fences import OUTSIDE_LIMIT
+from gateway.core.fences import ISSUED_LIMIT, OUTSIDE_LIMIT
 from gateway.core.fingerprint import Recipe, rule_version
 from gateway.core.headers import CONTROL
 from gateway.core.model import Rules
@@ -78,6 +78,7 @@ def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
         keep_limit=model.keep_limit,
         response_days=model.retain.response_days,
         key_days=model.retain.key_days,
+        issuer=model.issuer,
         version=rule_version(recipe, entity.text),
     )
     return CompiledCommand(
@@ -88,7 +89,7 @@ def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
         entity=entity,
         key=key,
         fence_from=fence_from,
-        fence_limit=OUTSIDE_LIMIT,
+        fence_limit=ISSUED_LIMIT if model.issuer == "here" else OUTSIDE_LIMIT,
         recipe=recipe,
         decisive=_decisive(recipe, entity, key, fence_from),
         send_key=_bytes(model.send_key),

@@ -86,6 +86,7 @@ def within(file: Sketch) -> Iterator[PolicyError]:
     """Mistakes that one file shows."""
     for command in file.commands:
         yield from _templates(command)
+        yield from _issuer(command)
         yield from _fence_place(command)
         yield from _fence_apart(command)
         yield from _fingerprint(command)
@@ -235,6 +236,17 @@ def _same_place(one: Placeholder, other: Placeholder) -> bool:
     if one.source == "body":
         return other.source == "body" and one.pointer == other.pointer
     return one.source == other.source and one.name.lower() == other.name.lower()
+
+
+def _issuer(command: CommandSketch) -> Iterator[PolicyError]:
+    fence = command.ruling("fence")
+    if command.table.get("issuer") == "here" and fence in ("optional", "off"):
+        # A command without a fence would pass whoever holds the entity.
+        yield command.error(
+            "fence",
+            f'is "{fence}", and fences that are issued here are always required',
+            'remove it, or set issuer = "outside"',
+        )
 
 
 def _fence_place(command: CommandSketch) -> Iterator[PolicyError]:

@@ -122,7 +122,7 @@ class CommandModel(_Model):
     """Seconds for which the upstream may still act on a request that was given up. Lower it
     only where you know."""
     issuer: Annotated[
-        Literal["outside"], BeforeValidator(fields.choice("outside", later=("here",)))
+        Literal["outside", "here"], BeforeValidator(fields.choice("outside", "here"))
     ] = "outside"
     """Who hands out fences."""
     # Never a 2xx or an interim status: those say that it was executed, or nothing yet.

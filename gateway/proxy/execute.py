@@ -17,6 +17,7 @@ from gateway.core.decide import (
     Decision,
     Forward,
     Lapsed,
+    RejectNotHeld,
     RejectNotRetained,
     RejectReused,
     RejectStale,
@@ -147,6 +148,7 @@ class Executor:
                 return of_problem(refusal(decision), "not-sent", request_id)
             case (
                 RejectStale()
+                | RejectNotHeld()
                 | RejectReused()
                 | RejectNotRetained()
                 | WaitForKey()

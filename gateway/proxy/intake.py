@@ -292,6 +292,7 @@ def command_of(match: Match, derived: Derived, principal: Principal, request_id:
         response_days=rules.response_days,
         key_days=rules.key_days,
         outline=derived.outline(principal.salt),
+        issuer_here=rules.issuer == "here",
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from gateway.core.command import Command, SettleResult
-from gateway.core.decide import Forward, RejectStale
+from gateway.core.decide import Forward, RejectNotHeld, RejectStale
 from gateway.core.model import Exchange
 from gateway.observe import log
 from gateway.observe.equals import EqualCommands
@@ -148,7 +148,9 @@ class Journal:
                 entity=command.entity,
                 key_digest=command.key_digest.hex(),
                 fence=command.fence,
-                mark=trace.decision.mark if isinstance(trace.decision, RejectStale) else None,
+                mark=trace.decision.mark
+                if isinstance(trace.decision, RejectStale | RejectNotHeld)
+                else None,
                 decision=type(trace.decision).__name__ if trace.decision else None,
                 problem=problem,
                 attempt=str(command.attempt),

@@ -162,6 +162,7 @@ def _columns(commands: Sequence[Command]) -> tuple[list[Any], ...]:
         [c.response_days for c in commands],
         [c.key_days for c in commands],
         [c.outline for c in commands],
+        [c.issuer_here for c in commands],
     )
 
 
@@ -176,7 +177,7 @@ def _body(settle: Settle) -> bytes | None:
 def _facts(command: Command, row: asyncpg.Record) -> Facts:
     # By position: one record is read for every command, and names cost a look-up each.
     (
-        _, mark, attempt, state, same, remaining_ms, status, headers, body, settled_by,
+        _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
         evidence_status, open_key, open_state, open_remaining_ms,
     ) = row  # fmt: skip
     known = None
@@ -186,4 +187,4 @@ def _facts(command: Command, row: asyncpg.Record) -> Facts:
             attempt, state, same, remaining_ms, status, response, settled_by, evidence_status
         )
     opened = None if open_key is None else Open(open_key, open_state, open_remaining_ms)
-    return Facts(command.attempt, command.fence, mark, known, opened)
+    return Facts(command.attempt, command.fence, mark, known, opened, held, command.issuer_here)

@@ -7,8 +7,10 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from gateway.core.command import Command
+from gateway.core.issuing import Issued
 from gateway.proxy.admitting import Admitting
 from gateway.proxy.settling import Settling
+from gateway.store.fences import FenceStore
 from tests.integration.test_store_model import Bench
 from tests.kit.model import FakeStore
 
@@ -38,6 +40,7 @@ class Subject(Protocol):
         """The audit of one attempt, sorted."""
 
     def mark(self, entity: str) -> int: ...
+    def issue(self, entity: str) -> int: ...
 
 
 class Fake:
@@ -63,6 +66,9 @@ class Fake:
 
     def mark(self, entity: str) -> int:
         return self.store.model.entities[(self.tenant, entity)].mark
+
+    def issue(self, entity: str) -> int:
+        return self.store.model.issue(self.tenant, entity)
 
 
 class Postgres:
@@ -99,6 +105,11 @@ class Postgres:
                 *(self.tenant, entity),
             )
         )
+
+    def issue(self, entity: str) -> int:
+        issued = self.run(FenceStore(self._bench.database).issue(self.tenant, entity))
+        assert isinstance(issued, Issued)
+        return issued.fence
 
     def _value(self, sql: str, *args: Any) -> Any:
         return self._bench.run(self._bench.watch.fetchval(sql, *args))

@@ -14,6 +14,7 @@ from gateway.core.decide import (
     Forward,
     Lapsed,
     Open,
+    RejectNotHeld,
     RejectNotRetained,
     RejectReused,
     RejectStale,
@@ -174,6 +175,59 @@ def test_without_a_fence_nothing_is_compared_or_raised(caller: Caller) -> None:
     caller.settle(caller.forwarded("a", fence=5))
     caller.settle(caller.forwarded("b", fence=None))
     assert caller.subject.mark("invoice:1") == 5
+
+
+def test_once_a_fence_was_issued_here_only_the_one_that_is_held_is_admitted(
+    caller: Caller,
+) -> None:
+    held = caller.subject.issue("invoice:1")
+    caller.subject.advance(2 * 86_400_000)  # long enough for the row to be touched anyway
+    higher = caller.new("b", fence=held + 5)
+    assert caller.admit(higher) == RejectNotHeld(held + 5, held, held)
+    assert caller.subject.events(higher) == ["fence_refused"]
+    assert caller.subject.mark("invoice:1") == held  # or it would stand above every lease
+    caller.forwarded("c", fence=held)
+    assert caller.subject.issue("invoice:1") == held + 1
+    assert caller.admit(caller.new("d", fence=held)) == RejectStale(held, held + 1)
+
+
+def test_a_policy_that_issues_here_admits_none_before_the_first(caller: Caller) -> None:
+    early = caller.new(fence=3, issuer_here=True)
+    assert caller.admit(early) == RejectNotHeld(3, 0, None)
+    held = caller.subject.issue("invoice:1")
+    assert held == 1
+    caller.forwarded(fence=held, issuer_here=True)
+
+
+def test_the_first_fence_issued_here_leaves_those_of_an_outside_issuer_far_behind(
+    caller: Caller,
+) -> None:
+    caller.settle(caller.forwarded("a", fence=41))
+    assert caller.subject.issue("invoice:1") == 41 + 2**20
+    assert caller.subject.issue("invoice:1") == 42 + 2**20
+    late = caller.new("b", fence=42)
+    assert caller.admit(late) == RejectStale(42, 42 + 2**20)
+
+
+def test_a_fence_that_is_not_held_gets_no_replay(caller: Caller) -> None:
+    held = caller.subject.issue("invoice:1")
+    caller.settle(caller.forwarded(fence=held))
+    (facts,) = caller.facts(caller.new(fence=held + 1))
+    assert decide(facts) == RejectNotHeld(held + 1, held, held)
+    assert facts.known is not None
+    assert facts.known.response is None
+
+
+def test_without_a_fence_who_issues_it_does_not_matter(caller: Caller) -> None:
+    caller.subject.issue("invoice:1")
+    caller.forwarded(fence=None)
+
+
+def test_the_own_row_is_recognised_though_its_fence_is_no_longer_held(caller: Caller) -> None:
+    made = caller.forwarded(fence=caller.subject.issue("invoice:1"))
+    caller.subject.issue("invoice:1")
+    assert caller.admit(made) == Forward(made.attempt)
+    assert caller.subject.events(made) == []
 
 
 def test_a_reused_key_is_refused_with_evidence(caller: Caller) -> None:

@@ -1,6 +1,6 @@
 """The decision table, row by row: from a caller's socket to the effects at the upstream.
 
-Rows 2, 7, 8 and 10 come with later capabilities.
+Rows 7, 8 and 10 come with later capabilities.
 """
 
 from __future__ import annotations
@@ -59,7 +59,14 @@ entity = "tag:{path.account}"
 serial = false
 """
 
-COMMANDS = (CHARGE, HASTY, SMALL, OPTIONAL, OFF, PARALLEL)
+HERE = """
+name = "ship"
+match = "POST /v1/accounts/{account}/parcels"
+entity = "parcel:{path.account}"
+issuer = "here"
+"""
+
+COMMANDS = (CHARGE, HASTY, SMALL, OPTIONAL, OFF, PARALLEL, HERE)
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +156,30 @@ def test_a_good_fence_is_remembered_whatever_the_later_rows_say(scene: Scene, la
     scene.send(key, 8, body=b"{}" if later == "reused" else b'{"amount":100}')
     assert scene.mark() == 8
     assert_problem(scene.send("zombie", 7), "fence-stale", fence=7, high_water_mark=8)
+
+
+# -- row 2: not held
+
+
+def test_only_the_fence_that_is_held_is_admitted_once_one_was_issued_here(scene: Scene) -> None:
+    entity = f"parcel:{scene.account}"
+    early = scene.send("k", 5, what="parcels")
+    assert_problem(early, "fence-not-held", fence=5, high_water_mark=0, held=None)
+    held = scene.issue(entity)
+    assert_problem(
+        scene.send("k", held + 1, what="parcels"),
+        "fence-not-held",
+        fence=held + 1,
+        high_water_mark=held,
+        held=held,
+    )
+    assert scene.upstream.count == 0
+    assert scene.send("k", held, what="parcels").status == 201
+    scene.issue(entity)
+    assert_problem(scene.send("k", held, what="parcels"), "fence-stale")
+    assert scene.upstream.count == 1
+    refused = scene.audit("fence_refused", entity=entity)
+    assert [row["fence"] for row in refused] == [5, held + 1]
 
 
 # -- row 3: reused

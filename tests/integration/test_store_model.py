@@ -24,11 +24,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.core.command import Command, Hold, Release, Settle
-from gateway.core.decide import Facts, Forward, RejectStale, decide
+from gateway.core.decide import Facts, Forward, RejectNotHeld, RejectStale, decide
 from gateway.core.headers import decode_lines
+from gateway.core.issuing import Issued
 from gateway.core.model import Response
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
+from gateway.store.fences import FenceStore
 from tests.kit.commands import attempt, command, digest, response
 from tests.kit.db import Server
 from tests.kit.invariants import (
@@ -175,7 +177,21 @@ class Resolve:
         return model.resolve(self.command, executed=self.executed)
 
 
-Step = Admit | Finish | Resolve
+@dataclass(frozen=True)
+class Issue:
+    """A fence to somebody outside; from then on only the one that is held is admitted."""
+
+    tenant: int
+    entity: str
+
+    async def perform(self, database: Any) -> object:
+        return await FenceStore(database).issue(self.tenant, self.entity)
+
+    def expect(self, model: Model) -> object:
+        return Issued(model.issue(self.tenant, self.entity))
+
+
+Step = Admit | Finish | Resolve | Issue
 
 
 @dataclass(frozen=True)
@@ -189,11 +205,14 @@ class Together:
 
 # What is drawn: numbers that pick, turned into steps by the machine that knows what exists.
 
+ENTITY = st.sampled_from(["e1", "e2", "e3"])
 SPEC = st.fixed_dictionaries(
     {
         "key": st.sampled_from(["k1", "k2", "k3", "k4", "k5"]),
-        "entity": st.sampled_from(["e1", "e2", "e3"]),
+        "entity": ENTITY,
         "fence": st.none() | st.integers(0, 4),
+        "lease": st.sampled_from([None, None, None, -1, 0, 1]),
+        "issuer_here": st.sampled_from([False, False, True]),
         "body": st.sampled_from(["", "", "other"]),
         "policy": st.sampled_from(["pay/charge", "pay/charge", "pay/charge", "pay/refund"]),
         "rules": st.sampled_from(["v1", "v1", "v2"]),
@@ -211,6 +230,7 @@ ONE = st.one_of(
     st.tuples(st.just("release"), PICK),
     st.tuples(st.just("hold"), PICK, EVIDENCE),
     st.tuples(st.just("resolve"), PICK, st.booleans()),
+    st.tuples(st.just("issue"), ENTITY),
 )
 # Deadlines lie 35 s ahead, the settle delay is 300 s.
 ADVANCE_MS = st.sampled_from([1, 500, 34_999, 35_000, 300_000, 335_000])
@@ -244,7 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
     def rehearse(self, spec: dict[str, Any]) -> None:
         """What an admit would answer; that nothing of it stays is the invariant's to see."""
         number = self.tenant * 10_000 + next(self.numbers)
-        made = command(by=attempt(number), tenant=self.tenant, **spec)
+        made = command(by=attempt(number), tenant=self.tenant, **self._with_fence(spec))
         facts = self.bench.run(self.bench.store.rehearse(made))
         assert facts == deepcopy(self.model).admit(made)
 
@@ -272,6 +292,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=PICK, executed=st.booleans())
     def resolve(self, pick: int, executed: bool) -> None:
         self._do(self._resolve(pick, executed))
+
+    @rule(entity=ENTITY)
+    def issue(self, entity: str) -> None:
+        self._do(self._issue(entity))
 
     @rule(by_ms=ADVANCE_MS)
     def advance(self, by_ms: int) -> None:
@@ -313,7 +337,7 @@ class StoreMachine(RuleBasedStateMachine):
         }
         opened = {row["entity"]: self._slot(row) for row in entities}
         assert opened == {
-            name: (entity.mark, entity.open, self._open_until(entity.open))
+            name: (entity.mark, entity.held, entity.open, self._open_until(entity.open))
             for (_, name), entity in self.model.entities.items()
         }
         self._audit_agrees(audit)
@@ -367,6 +391,7 @@ class StoreMachine(RuleBasedStateMachine):
             "release": self._release,
             "hold": self._hold,
             "resolve": self._resolve,
+            "issue": self._issue,
         }
         return make[drawn[0]](*drawn[1:])
 
@@ -375,7 +400,7 @@ class StoreMachine(RuleBasedStateMachine):
         keys, entities = set(), set()
         for spec in batch:
             number = self.tenant * 10_000 + next(self.numbers)
-            made = command(by=attempt(number), tenant=self.tenant, **spec)
+            made = command(by=attempt(number), tenant=self.tenant, **self._with_fence(spec))
             if made.key in keys or (made.has_entity_row and made.entity in entities):
                 continue
             keys.add(made.key)
@@ -383,6 +408,17 @@ class StoreMachine(RuleBasedStateMachine):
             commands.append(made)
         self.admits.extend(commands)
         return Admit(tuple(commands))
+
+    def _with_fence(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """``lease``: in place of the small number, one next to what the entity has come to."""
+        about = {name: value for name, value in spec.items() if name != "lease"}
+        entity = self.model.entities.get((self.tenant, spec["entity"]))
+        if spec["lease"] is not None and spec["fence"] is not None and entity is not None:
+            about["fence"] = max(0, entity.mark + spec["lease"])
+        return about
+
+    def _issue(self, entity: str) -> Issue:
+        return Issue(self.tenant, entity)
 
     def _again(self, pick: int) -> Admit | None:
         return Admit((_pick(self.admits, pick),)) if self.admits else None
@@ -423,7 +459,7 @@ class StoreMachine(RuleBasedStateMachine):
                 send = Send(self.at + 0.5, *where[1:], *about, each.serial, attempt=each.attempt)
                 self.sent.setdefault(each.attempt, send)
                 self.commands[each.attempt] = each
-            case RejectStale():
+            case RejectStale() | RejectNotHeld():
                 self.history.refusals.append(Refusal(each.tenant, each.key, each.attempt))
 
     def _note_end(self, each: Command, how: How) -> None:
@@ -482,12 +518,12 @@ class StoreMachine(RuleBasedStateMachine):
             status=row["status"],
         )
 
-    def _slot(self, row: asyncpg.Record) -> tuple[int, Command | None, int | None]:
+    def _slot(self, row: asyncpg.Record) -> tuple[int, int | None, Command | None, int | None]:
         holder = None
         if row["open_attempt"] is not None:
             held = self.model.rows[(self.tenant, row["open_key"])].command
             holder = replace(held, attempt=row["open_attempt"])
-        return row["fence"], holder, self._ms(row["open_until"])
+        return row["fence"], row["held"], holder, self._ms(row["open_until"])
 
     def _open_until(self, holder: Command | None) -> int | None:
         """The slot and its command's deadline always change in the same statement."""

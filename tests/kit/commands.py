@@ -37,6 +37,7 @@ def command(
     tenant: int = 1,
     deadline_ms: int = DEADLINE_MS,
     settle_delay_s: int = SETTLE_DELAY_S,
+    issuer_here: bool = False,
 ) -> Command:
     """One command under attempt ``by``; ``body`` and ``rules`` stand for what is fingerprinted."""
     return Command(
@@ -60,6 +61,7 @@ def command(
         response_days=30,
         key_days=400,
         outline=digest(f"{rules}/{body}", 32),
+        issuer_here=issuer_here,
     )
 
 
@@ -96,5 +98,6 @@ def rules(
         keep_limit=1024 * 1024,
         response_days=30,
         key_days=400,
+        issuer="outside",
         version=digest("v1", 8),
     )

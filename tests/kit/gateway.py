@@ -327,6 +327,12 @@ class Scene:
         )
         return found[0]["fence"] if found else None
 
+    def issue(self, entity: str | None = None) -> int:
+        """A fence that is issued here, as somebody else's queue asks for one."""
+        sql = "select gateway.issue_fence('default', $1)"
+        (row,) = rows(self.stack.database, sql, entity or self.entity)
+        return int(row["issue_fence"])
+
     def row(self, key: str = "k") -> dict[str, Any] | None:
         """The command's row, with its state."""
         found = rows(

@@ -88,7 +88,7 @@ class End:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Somebody was told ``fence-stale``."""
+    """Somebody was told ``fence-stale`` or ``fence-not-held``."""
 
     tenant: int
     key: str
@@ -164,8 +164,9 @@ def nothing_stale_is_admitted(history: History) -> list[str]:
 
 
 def refusals_are_evidenced(history: History) -> list[str]:
-    """G2: whoever was told "stale" is in the audit, by attempt where it is known, else by key."""
-    rows = [row for row in history.evidence if row.event == "fence_stale"]
+    """G2: whoever was told "stale" or "not held" is in the audit, by attempt where it is known,
+    else by key."""
+    rows = [row for row in history.evidence if row.event in ("fence_stale", "fence_refused")]
     attempts = {(row.tenant, row.attempt) for row in rows}
     keys = {(row.tenant, row.key) for row in rows}
     return [

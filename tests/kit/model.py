@@ -23,10 +23,12 @@ CommandKey = tuple[int, bytes]
 
 @dataclass
 class Entity:
-    """A high-water mark, and the command that holds the open slot."""
+    """A high-water mark, the fence now held where fences are issued here (0: nobody's), and the
+    command that holds the open slot."""
 
     mark: int = 0
     open: Command | None = None
+    held: int | None = None
 
 
 @dataclass
@@ -77,15 +79,13 @@ class Model:
         entity = self._entity(command)
         row = self.rows.get(_key(command))
         own = row is not None and row.command.attempt == command.attempt
-        stale = entity is not None and command.fence is not None and command.fence < entity.mark
-        if entity is not None and command.fence is not None:
-            entity.mark = max(entity.mark, command.fence)
-        if row is None and not stale and self._is_free(command, entity):
+        refusal = self._check_fence(command, entity)
+        if row is None and refusal is None and self._is_free(command, entity):
             row = self._insert(command, entity)
             own = True
-        refused = stale and not own
-        if refused:
-            self._note(command, "fence_stale")
+        refused = refusal is not None and not own
+        if refusal is not None and not own:
+            self._note(command, refusal)
         elif row is not None and not own and _same(row.command, command) is False:
             self._note(command, "key_reused")
         return Facts(
@@ -94,7 +94,27 @@ class Model:
             mark=None if entity is None else entity.mark,
             known=None if row is None else self._known(row, command, hide=refused),
             open=self._open(command, entity),
+            held=None if entity is None else entity.held,
+            issuer_here=command.issuer_here,
         )
+
+    def _check_fence(self, command: Command, entity: Entity | None) -> str | None:
+        """The event of a refusal; a good fence is remembered."""
+        if entity is None or command.fence is None:
+            return None
+        if command.fence < entity.mark:
+            return "fence_stale"
+        if command.issuer_here or entity.held is not None:
+            return None if command.fence == entity.held else "fence_refused"
+        entity.mark = command.fence
+        return None
+
+    def issue(self, tenant: int, entity: str) -> int:
+        """A fence to somebody outside, on an entity without a lease."""
+        found = self.entities.setdefault((tenant, entity), Entity())
+        jump = 2**20 if found.held is None and found.mark > 0 else 1
+        found.mark = found.held = found.mark + jump
+        return found.mark
 
     def _entity(self, command: Command) -> Entity | None:
         if not command.has_entity_row:

@@ -141,6 +141,7 @@ async def _command(database: Database, key: str, **values: object) -> Command:
         "response_days": 30,
         "key_days": 400,
         "outline": b"",
+        "issuer_here": False,
     }
     return Command(**{**defaults, **values})  # type: ignore[arg-type]
 

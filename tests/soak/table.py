@@ -40,8 +40,8 @@ _CORE = [
     Mutant(
         "gateway/core/decide.py",
         "an equal fence passes",
-        "facts.fence < facts.mark:",
-        "facts.fence <= facts.mark:",
+        "if fence < mark:",
+        "if fence <= mark:",
         (f"{_DECIDE}test_an_equal_or_higher_fence_is_not_stale",),
     ),
     Mutant(
@@ -211,7 +211,7 @@ _CORE = [
 
 _SQL = [
     Mutant(
-        "migrations/0004_outline.sql",
+        "migrations/0005_issue.sql",
         "one command of an entity at a time",
         "           and (not i.serial or (e.entity is not null and e.open_key is null))\n",
         "",
@@ -221,14 +221,14 @@ _SQL = [
         ),
     ),
     Mutant(
-        "migrations/0004_outline.sql",
+        "migrations/0005_issue.sql",
         "a good fence is remembered, though its command is refused",
-        "set fence = greatest(e.fence, i.fence),",
-        "set fence = case when n.attempt is null then e.fence else greatest(e.fence, i.fence) end,",
+        "then greatest(e.fence, i.fence) else e.fence end,",
+        "and n.attempt is not null then greatest(e.fence, i.fence) else e.fence end,",
         (f"{_STORE}test_a_good_fence_is_remembered_whatever_the_later_rows_say",),
     ),
     Mutant(
-        "migrations/0004_outline.sql",
+        "migrations/0005_issue.sql",
         "a key of another command is reused, though its rule version is another, too",
         "case when c.policy <> i.policy or c.entity <> i.entity then false\n"
         "                    when c.rules",
@@ -236,21 +236,42 @@ _SQL = [
         (f"{_STORE}test_a_key_of_another_command_or_entity_is_reused_whatever_the_rules",),
     ),
     Mutant(
-        "migrations/0004_outline.sql",
+        "migrations/0005_issue.sql",
+        "where fences are issued here, only the one that is held is admitted",
+        "else fence <> held end;",
+        "else false end;",
+        (f"{_STORE}test_once_a_fence_was_issued_here_only_the_one_that_is_held_is_admitted",),
+    ),
+    Mutant(
+        "migrations/0005_issue.sql",
+        "a fence of an outside issuer raises no counter that is kept here",
+        "case when e.held is null and i.issuer_here is not true",
+        "case when true",
+        (f"{_STORE}test_once_a_fence_was_issued_here_only_the_one_that_is_held_is_admitted",),
+    ),
+    Mutant(
+        "migrations/0005_issue.sql",
+        "the first fence issued here leaves those of an outside issuer behind",
+        "then fence + 1048576 else fence + 1 end;",
+        "then fence + 1 else fence + 1 end;",
+        (f"{_STORE}test_the_first_fence_issued_here_leaves_those_of_an_outside_issuer_far_behind",),
+    ),
+    Mutant(
+        "migrations/0005_issue.sql",
         "at its deadline a command is unknown",
         "when c.deadline <= v_now then 'unknown'",
         "when c.deadline < v_now then 'unknown'",
         (f"{_STORE}test_the_deadline_itself_is_already_unknown",),
     ),
     Mutant(
-        "migrations/0004_outline.sql",
+        "migrations/0005_issue.sql",
         "a stale command leaves evidence",
         "             where j.stale\n",
         "             where false\n",
         (f"{_STORE}test_a_lower_fence_is_refused_with_evidence_and_an_equal_one_passes",),
     ),
     Mutant(
-        "migrations/0004_outline.sql",
+        "migrations/0005_issue.sql",
         "entities are locked before anything is judged",
         "        for no key update of e;",
         "        for key share of e;",

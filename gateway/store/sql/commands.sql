@@ -1,10 +1,11 @@
 -- name: admit
--- guard: new key, fence not below the high-water mark, entity not open (see migrations/0004).
-select ord, mark, known_attempt, known_state, known_same, known_remaining_ms, known_status,
+-- guard: new key, fence not below the high-water mark and, where fences are issued here, the one now
+-- held, entity not open (see migrations/0005).
+select ord, mark, held, known_attempt, known_state, known_same, known_remaining_ms, known_status,
        known_headers, known_body, known_settled_by, known_evidence_status, open_key, open_state,
        open_remaining_ms
   from gateway.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-                     $18, $19, $20)
+                     $18, $19, $20, $21)
  order by ord;
 
 -- name: settle

@@ -19,6 +19,7 @@ from gateway.core.decide import (
     Known,
     Lapsed,
     Open,
+    RejectNotHeld,
     RejectNotRetained,
     RejectReused,
     RejectStale,
@@ -35,6 +36,9 @@ from gateway.core.settle import NotSent, Unknown
 FIRST = Known(UUID(int=2), "settled", same=False, remaining_ms=0, status=201)
 REFUSALS: dict[str, tuple[Refusal, str]] = {
     "stale": (RejectStale(6, 7), "fence-stale"),
+    "not held": (RejectNotHeld(8, 7, 7), "fence-not-held"),
+    "nobody's": (RejectNotHeld(7, 7, 0), "fence-not-held"),
+    "never issued": (RejectNotHeld(7, 7, None), "fence-not-held"),
     "reused": (RejectReused(FIRST), "key-reused"),
     "not kept": (RejectNotRetained(200, "answer", True), "response-not-retained"),
     "resolved": (RejectNotRetained(None, "resolved", True), "response-not-retained"),
@@ -92,6 +96,13 @@ def test_a_stale_fence_is_told_both_numbers() -> None:
     assert problem.members == {"fence": 6, "high_water_mark": 7}
     assert "6" in problem.detail
     assert "7" in problem.detail
+
+
+@pytest.mark.parametrize(("held", "says"), [(7, "7"), (0, "nobody"), (None, "none has been")])
+def test_a_fence_that_is_not_held_is_told_which_one_is(held: int | None, says: str) -> None:
+    problem = refusal(RejectNotHeld(8, 7, held))
+    assert problem.members == {"fence": 8, "high_water_mark": 7, "held": held}
+    assert says in problem.detail
 
 
 def test_a_reused_key_is_told_the_first_commands_state_and_nothing_of_its_content() -> None:

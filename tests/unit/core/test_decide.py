@@ -18,6 +18,7 @@ from gateway.core.decide import (
     Known,
     Lapsed,
     Open,
+    RejectNotHeld,
     RejectNotRetained,
     RejectReused,
     RejectStale,
@@ -40,12 +41,17 @@ NOT_KEPT = replace(KEPT, response=None)
 UNKNOWN = replace(KNOWN, state="unknown", remaining_ms=-5, evidence_status=503)
 BUSY = Open("earlier", "in-flight", 700)
 STUCK = Open("earlier", "unknown", -1)
-FREE = Facts(attempt=OWN, fence=7, mark=7, known=None, open=None)
+FREE = Facts(attempt=OWN, fence=7, mark=7, known=None, open=None, held=None, issuer_here=False)
 INSERTED = replace(FREE, known=replace(KNOWN, attempt=OWN))
 
 
 def facts(known: Known | None, held: Open | None = None, *, fence: int | None = 7) -> Facts:
     return replace(FREE, known=known, open=held, fence=fence)
+
+
+def here(given: Facts, held: int | None, *, policy: bool = False) -> Facts:
+    """The same on an entity whose fences are issued here, or under such a policy."""
+    return replace(given, held=held, issuer_here=policy)
 
 
 def other_rules(known: Known) -> Known:
@@ -59,6 +65,24 @@ ROWS: dict[str, tuple[Facts, Decision]] = {
     "1 stale, though in flight": (facts(KNOWN, fence=6), RejectStale(6, 7)),
     "1 stale, though reused": (facts(replace(KNOWN, same=False), fence=6), RejectStale(6, 7)),
     "1 stale, though busy": (facts(None, BUSY, fence=6), RejectStale(6, 7)),
+    "1 stale, though issued here": (here(facts(None, fence=6), 7, policy=True), RejectStale(6, 7)),
+    "2 not held, the entity says so": (
+        here(facts(None, fence=8), 7),
+        RejectNotHeld(8, 7, 7),
+    ),
+    "2 not held, the policy says so": (
+        here(facts(None), None, policy=True),
+        RejectNotHeld(7, 7, None),
+    ),
+    "2 not held, nobody's": (here(facts(None), 0), RejectNotHeld(7, 7, 0)),
+    "2 not held, though settled": (here(facts(KEPT), 0), RejectNotHeld(7, 7, 0)),
+    "2 not held, though reused": (
+        here(facts(replace(KNOWN, same=False)), 0),
+        RejectNotHeld(7, 7, 0),
+    ),
+    "2 not held, though busy": (here(facts(None, BUSY), 0), RejectNotHeld(7, 7, 0)),
+    "held, settled": (here(facts(KEPT), 7, policy=True), Replay(OK, "answer", compared=True)),
+    "held, without a fence": (here(facts(None, BUSY, fence=None), 7), WaitForEntity(BUSY)),
     "3 reused, in flight": (
         facts(replace(KNOWN, same=False)),
         RejectReused(replace(KNOWN, same=False)),
@@ -137,6 +161,10 @@ def test_the_own_row_is_forwarded_though_its_fence_was_overtaken_meanwhile() -> 
     assert decide(replace(INSERTED, fence=6, mark=9)) == Forward(OWN)
 
 
+def test_the_own_row_is_forwarded_though_its_fence_is_no_longer_held() -> None:
+    assert decide(here(INSERTED, 0, policy=True)) == Forward(OWN)
+
+
 def test_the_own_row_past_its_deadline_is_never_sent() -> None:
     lapsed = replace(INSERTED, known=replace(UNKNOWN, attempt=OWN))
     assert decide(lapsed) == Lapsed(OWN)
@@ -162,9 +190,12 @@ KNOWNS: tuple[Known | None, ...] = (
 )
 OPENS = (None, BUSY, STUCK)
 FENCES = ((None, None), (None, 7), (6, 7), (7, 7))
+ISSUED = ((None, False), (None, True), (0, False), (0, True), (7, False), (7, True))
 EVERYTHING = tuple(
-    Facts(OWN, fence, mark, known, held)
-    for known, held, (fence, mark) in itertools.product(KNOWNS, OPENS, FENCES)
+    Facts(OWN, fence, mark, known, opened, held, issuer_here)
+    for known, opened, (fence, mark), (held, issuer_here) in itertools.product(
+        KNOWNS, OPENS, FENCES, ISSUED
+    )
 )
 
 Row = tuple[str, Callable[[Facts], bool], type[object]]
@@ -196,6 +227,16 @@ IN_ORDER: tuple[Row, ...] = (
             and f.fence < f.mark
         ),
         RejectStale,
+    ),
+    (
+        "2",
+        lambda f: (
+            not _own(f, "settled")
+            and f.fence is not None
+            and (f.issuer_here or f.held is not None)
+            and f.fence != f.held
+        ),
+        RejectNotHeld,
     ),
     ("3", lambda f: f.known is not None and f.known.same is False, RejectReused),
     (

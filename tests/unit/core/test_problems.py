@@ -29,6 +29,7 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     "loop-detected": (508, "no", "never"),
     # §4
     "fence-stale": (412, "no", "never"),
+    "fence-not-held": (412, "no", "never"),
     "key-reused": (422, "no", "never"),
     "response-not-retained": (410, "yes", "never"),
     "in-flight": (409, "unknown", "wait"),

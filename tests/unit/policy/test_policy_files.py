@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.core.fences import OUTSIDE_LIMIT
+from gateway.core.fences import ISSUED_LIMIT, OUTSIDE_LIMIT
 from gateway.core.model import Rules
 from gateway.policy import Policies, PolicyErrors, json_schema, load
 from tests.unit.policy.conftest import Errors, Load
@@ -49,6 +49,7 @@ def test_the_example_states_the_defaults(load_text: Load) -> None:
         keep_limit=2**20,
         response_days=30,
         key_days=400,
+        issuer="outside",
         version=version,
     )
     assert charge.fence_limit == OUTSIDE_LIMIT
@@ -115,7 +116,7 @@ def test_all_files_are_reported_and_syntax_errors_name_the_line(errors_of: Error
         ("fence = 'sometimes'", "fence", 'use "required" or "optional" or "off"'),
         ("fence = true", "fence", "is not a choice"),
         ("unknown = 'probe'", "unknown", 'not in this release; use "hold"'),
-        ("issuer = 'here'", "issuer", 'not in this release; use "outside"'),
+        ("issuer = 'us'", "issuer", 'is not a choice; use "outside" or "here"'),
         ("mode = 'shadow'", "mode", "not in this release; remove mode"),
         ("resend_within_s = 3", "resend_within_s", "not in this release"),
         ("timeout = 3", "timeout", "is not a field; write timeout_s"),
@@ -334,6 +335,20 @@ def test_a_tie_is_an_error(
         return
     (error,) = errors_of(text)
     assert error.startswith("payments.toml: commands[1].match: ")
+
+
+@pytest.mark.parametrize("fence", ["optional", "off"])
+def test_fences_that_are_issued_here_are_required(errors_of: Errors, fence: str) -> None:
+    (error,) = errors_of(a=policy(command(more=f"issuer = 'here'\nfence = '{fence}'")))
+    assert error == (
+        f'a.toml: commands[0].fence: is "{fence}", and fences that are issued here are always '
+        'required; remove it, or set issuer = "outside"'
+    )
+
+
+def test_a_fence_issued_here_may_use_the_whole_range(load_text: Load) -> None:
+    (charge,) = load_text(policy(command(more="issuer = 'here'"))).commands()
+    assert (charge.rules.issuer, charge.fence_limit) == ("here", ISSUED_LIMIT)
 
 
 def test_commands_of_one_entity_agree(errors_of: Errors) -> None:

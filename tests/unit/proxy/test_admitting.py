@@ -18,9 +18,9 @@ from tests.unit.proxy.rig import ManualClock, run
 
 OWN = attempt(1)
 COMMAND = command(by=OWN, fence=5)
-ADMITTED = Facts(OWN, 5, 5, Known(OWN, "in-flight", same=True, remaining_ms=9), None)
-STALE = Facts(OWN, 5, 6, None, None)
-RELEASED_BETWEEN = Facts(OWN, 5, 5, None, None)
+ADMITTED = Facts(OWN, 5, 5, Known(OWN, "in-flight", same=True, remaining_ms=9), None, None, False)
+STALE = Facts(OWN, 5, 6, None, None, None, False)
+RELEASED_BETWEEN = Facts(OWN, 5, 5, None, None, None, False)
 DEADLOCK, SERIALIZATION = StoreUnavailable("", code="40P01"), StoreUnavailable("", code="40001")
 DOWN, LOST = StoreUnavailable("down", code="57P03"), AnswerLost("reset")
 
