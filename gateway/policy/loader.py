@@ -20,7 +20,7 @@ from gateway.policy.compile import compile_mount
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyError, PolicyErrors
 
-__all__ = ["RESERVED", "load"]
+__all__ = ["RESERVED", "load", "read_toml"]
 
 RESERVED = frozenset({"tools.toml"})
 
@@ -38,7 +38,7 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
     sketches: list[crosscheck.Sketch] = []
     models: list[tuple[Path, schema.PolicyModel]] = []
     for path in files:
-        table = _read(path)
+        table = read_toml(path)
         if isinstance(table, PolicyError):
             errors.append(table)
             continue
@@ -91,7 +91,8 @@ def _is_policy(path: Path) -> bool:
         return True  # reading it says why it cannot be
 
 
-def _read(path: Path) -> dict[str, object] | PolicyError:
+def read_toml(path: Path) -> dict[str, object] | PolicyError:
+    """The table in ``path``, or why there is none."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)

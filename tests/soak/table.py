@@ -4,6 +4,7 @@ Every entry is one mistake that somebody could make: a comparison that is off by
 was forgotten, a wait that looked needless. `old` must stand once in its file.
 """
 
+from tests.soak.jobs import JOBS
 from tests.soak.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -575,4 +576,4 @@ _UPSTREAM = [
     ),
 ]
 
-MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM]
+MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS]

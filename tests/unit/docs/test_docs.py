@@ -14,6 +14,7 @@ import pytest
 from gateway.cli.main import _parser
 from gateway.core.command import SettleResult
 from gateway.core.decide import Decision
+from gateway.core.jobs import JobState
 from gateway.core.problems import PREFIX, TYPES
 from gateway.core.settle import Outcome
 from gateway.observe.log import Decided
@@ -21,6 +22,7 @@ from gateway.observe.metrics import Metrics
 from gateway.policy import fields as policy_fields
 from gateway.policy.loader import load
 from gateway.policy.schema import CommandModel, FingerprintModel, PolicyModel, RetainModel
+from gateway.policy.tools import ToolModel
 from gateway.proxy.answer import Label
 from gateway.settings import PREFIX as VARIABLE_PREFIX
 from gateway.settings import Settings
@@ -181,6 +183,22 @@ def test_every_policy_field_is_documented_with_its_default(
             assert _default(row[1]) == (None if field.default in ([], {}) else field.default), row
 
 
+def test_every_field_of_a_tool_is_documented_with_its_default() -> None:
+    table = rows(section(read("docs/jobs.md"), "## Tools: `tools.toml`"))
+    assert [words(row[0])[0] for row in table] == list(ToolModel.model_fields)
+    for row in table:
+        field = ToolModel.model_fields[words(row[0])[0]]
+        assert (row[1] == "required") == field.is_required(), row
+        if not field.is_required():
+            said = None if row[1] == "none" else float(row[1].replace(",", ""))
+            assert said == field.default, row
+
+
+def test_every_state_of_a_job_is_explained() -> None:
+    table = rows(section(read("docs/jobs.md"), "## What becomes of a job"))
+    assert [name for row in table for name in words(row[0])] == list(get_args(JobState))
+
+
 def _default(cell: str) -> object:
     if cell == "none":
         return None
@@ -227,7 +245,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 def test_tests_that_are_named_exist() -> None:
     text = read("docs/guarantees.md")
-    for number in range(1, 7):
+    for number in range(1, 8):
         (heading,) = re.findall(rf"^## G{number}: .+$", text, re.MULTILINE)
         assert len(_TEST.findall(section(text, heading))) >= 3, heading
     missing = [

@@ -58,7 +58,8 @@ def policies() -> Iterator[tuple[str, str]]:
     """Every policy in the repository: files, and blocks of the documents."""
     for folder in ("policies", "deploy", "examples"):
         for path in sorted((ROOT / folder).rglob("*.toml*")):
-            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+            if not path.name.startswith("tools.toml"):  # which is no policy
+                yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
     for page in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"):
         text = page.read_text(encoding="utf-8")
         blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

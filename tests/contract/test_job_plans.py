@@ -1,0 +1,206 @@
+"""How the statements of jobs run beside 200,000 finished and 20,000 ready jobs, on tables that
+nobody has analysed: by index, and reading about as many rows as they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from gateway.core.jobs import Complete, Fail, Lease, NewJob, Terms
+from gateway.store.jobs import JobStore
+from tests.integration.test_store_model import OneConnection
+from tests.kit.db import Server
+from tests.kit.jobs import MANUAL_CLOCK, behind_nothing, terms
+
+HISTORY = 200_000
+READY = 20_000
+BACKLOG = 6_000
+"""Ready jobs of one entity, in front of all others, and as many of one user."""
+
+FILL = """
+insert into gateway.job_history (
+    tenant, id, key, tool, stage_no, entity, payload, priority, created_at, attempts, finished_at,
+    state, result)
+select 1, i, i, 't', 1, 'job:' || i, '{}', 5, c, 1, c, 'succeeded', '1'
+  from gateway.clock() as c, lateral (
+       select md5(n::text)::uuid as i from generate_series(1, %(history)s) as n) as n;
+insert into gateway.job_runs (
+    tenant, job, fence, stage_no, entity, owner, granted_at, ended_at, how, state, digest)
+select 1, id, 1, 1, entity, 'w', created_at, created_at, 'completed', 'succeeded', sha256('1')
+  from gateway.job_history;
+insert into gateway.job_keys (tenant, key, job) select 1, key, id from gateway.job_history;
+insert into gateway.entities (tenant, entity, fence, held, touched_at)
+select 1, entity, 2, 0, created_at from gateway.job_history;
+insert into gateway.jobs (
+    tenant, id, key, tool, entity, payload, priority, run_at, created_at, state)
+select 1, i, i, 't' || n %% 4, 'job:' || i, '{}', 5, c, c, 'ready'
+  from gateway.clock() as c, lateral (
+       select n, md5('r' || n)::uuid as i from generate_series(1, %(ready)s) as n) as n;
+"""
+
+COUNTS = """
+select 'seq' as what, sum(seq_scan) as n from pg_stat_user_tables
+ where relname in ('jobs', 'job_history', 'job_runs', 'job_keys', 'entities', 'job_leases')
+union all
+select 'read ' || relname, sum(idx_tup_read) from pg_stat_user_indexes
+ where relname in ('jobs', 'job_history', 'job_runs', 'job_keys', 'entities', 'job_leases')
+ group by relname
+union all
+select 'updated', n_tup_upd from pg_stat_user_tables where relname = 'job_leases'
+union all
+select 'hot', n_tup_hot_upd from pg_stat_user_tables where relname = 'job_leases'
+"""
+
+TOOLS = tuple(terms(f"t{number}") for number in range(4))
+
+
+class Plant:
+    """A full database on one connection, whose statistics are exact once they are asked for."""
+
+    def __init__(self, dsn: str) -> None:
+        self._runner = asyncio.Runner()
+        self.connection: asyncpg.Connection = self.run(asyncpg.connect(dsn))
+        # Autovacuum would analyse some of the tables, some of the time.
+        for table in ("jobs", "job_history", "job_runs", "job_keys", "entities", "job_leases"):
+            self.sql(f"alter table gateway.{table} set (autovacuum_enabled = off)")
+        for statement in (MANUAL_CLOCK + FILL % {"history": HISTORY, "ready": READY}).split(";\n"):
+            if statement.strip():
+                self.sql(statement)
+        self.store = JobStore(OneConnection(self.connection))  # type: ignore[arg-type]
+
+    def run(self, work: Any) -> Any:
+        return self._runner.run(asyncio.wait_for(work, 60))
+
+    def sql(self, text: str, *args: Any) -> Any:
+        return self.run(self.connection.fetch(text, *args))
+
+    def counts(self) -> dict[str, int]:
+        self.sql("select pg_stat_force_next_flush()")
+        self.sql("select pg_stat_clear_snapshot()")
+        return {row["what"]: int(row["n"]) for row in self.sql(COUNTS)}
+
+    def during(self, work: Callable[[], Any]) -> dict[str, int]:
+        before = self.counts()
+        work()
+        after = self.counts()
+        return {what: after[what] - before[what] for what in after}
+
+    def advance(self, by_ms: int) -> None:
+        self.sql("update gateway.manual_clock set at = at + $1 * interval '1 ms'", by_ms)
+
+    def claim(self, limit: int, *on: Terms) -> list[Lease]:
+        return list(self.run(self.store.claim(1, limit, "w", uuid4(), on or TOOLS)))
+
+    def close(self) -> None:
+        self.run(self.connection.close())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def plant(postgres: Server) -> Iterator[Plant]:
+    with postgres.database() as dsn:
+        made = Plant(dsn)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def _by_index(did: dict[str, int], rows: int) -> None:
+    """No sequential scan, and no table of which more than ``rows`` index entries were read."""
+    assert did["seq"] == 0
+    read = {what: n for what, n in did.items() if what.startswith("read")}
+    assert {what: n for what, n in read.items() if n > rows} == {}
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(1, 60), (100, 3_500)])
+def test_a_claim_reads_about_what_it_takes(plant: Plant, limit: int, rows: int) -> None:
+    leases: list[Lease] = []
+    did = plant.during(lambda: leases.extend(plant.claim(limit)))
+    assert len(leases) == limit
+    _by_index(did, rows)
+
+
+def test_heartbeats_are_hot_and_read_their_own_rows(plant: Plant) -> None:
+    leases = plant.claim(100)
+    held = [lease.held for lease in leases]
+    did = plant.during(lambda: plant.run(plant.store.renew(1, held)))
+    assert (did["updated"], did["hot"]) == (100, 100)
+    _by_index(did, 450)  # four look-ups for each
+    for _ in range(20):
+        plant.run(plant.store.renew(1, held))
+    did = plant.during(lambda: plant.run(plant.store.renew(1, held)))
+    assert (did["updated"], did["hot"]) == (100, 100)
+
+
+def test_ends_read_about_what_they_end(plant: Plant) -> None:
+    leases = plant.claim(60)
+    ends = [
+        Complete(lease.held, b"1") if number % 2 else Fail(lease.held, "e", delay_ms=9)
+        for number, lease in enumerate(leases)
+    ]
+    for again in (False, True):
+        answers: list[Any] = []
+        did = plant.during(lambda out=answers: out.extend(plant.run(plant.store.end(1, "w", ends))))
+        assert [each.again for each in answers] == [again] * 60
+        _by_index(did, 1_000)
+
+
+def test_the_reaper_reads_leases_and_what_it_reaps(plant: Plant) -> None:
+    plant.claim(50)
+    plant.advance(10_000_000)
+
+    def work() -> None:
+        found = plant.run(plant.store.expired(50))
+        assert len(found) == 50
+        assert len(plant.run(plant.store.reap([(each, 5) for each in found]))) == 50
+        assert plant.run(plant.store.give_up(100)) == []
+
+    _by_index(plant.during(work), 1_500)
+
+
+def test_enqueue_and_look_ups_go_by_key(plant: Plant) -> None:
+    known = UUID(str(plant.sql("select id from gateway.job_history limit 1")[0]["id"]))
+    batch = [
+        NewJob(id=uuid4(), key=str(known), tool="t", payload=b"{}"),
+        NewJob(id=uuid4(), key=uuid4().hex, tool="t0", payload=b"{}"),
+    ]
+
+    def work() -> None:
+        assert [each.created for each in plant.run(plant.store.enqueue(1, batch))] == [False, True]
+        assert plant.run(plant.store.find(1, known)) is not None
+        assert plant.run(plant.store.cancel(1, batch[1].id, "o", "r")) is not None
+
+    _by_index(plant.during(work), 30)
+
+
+@pytest.mark.parametrize("busy", ["entity", "user"])
+def test_a_backlog_that_cannot_be_served_makes_no_claim_of_others_slow(
+    plant: Plant, busy: str
+) -> None:
+    """It is set behind once, and its jobs come back one by one."""
+    on = [terms(tool.tool, max_per_user=1) for tool in TOOLS]
+    entity = "'busy'" if busy == "entity" else "'job:' || i"
+    plant.sql(
+        "insert into gateway.jobs (tenant, id, key, tool, entity, on_behalf, payload, priority,"
+        f" run_at, created_at, state) select 1, i, i, 't1', {entity}, 'user:{busy}', '{{}}', 1, c,"
+        " c, 'ready' from gateway.clock() as c, lateral (select gen_random_uuid() as i"
+        f" from generate_series(1, {BACKLOG}) as n) as n"
+    )
+    first = plant.claim(1, *on)
+    assert [lease.on_behalf for lease in first] == [f"user:{busy}"]
+    passed = [len(plant.claim(1, *on)) for _ in range(3)]
+    assert passed[-1] == 1
+    plant.claim(1, *on)  # passes what the index still holds of them, for the last time
+    did = plant.during(lambda: plant.claim(1, *on))
+    _by_index(did, 1_500)  # claims of limited tools count the leases
+
+    plant.run(plant.store.end(1, "w", [Complete(first[0].held, b"1")]))
+    second = plant.claim(1, *on)
+    assert [lease.on_behalf for lease in second] == [f"user:{busy}"]
+    assert plant.run(behind_nothing(plant.connection)) == []

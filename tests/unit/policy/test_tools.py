@@ -1,0 +1,108 @@
+"""``tools.toml``: all mistakes at once, each with its mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.core.jobs import Terms
+from gateway.core.leases import LeaseClass
+from gateway.policy import PolicyErrors
+from gateway.policy.tools import Tool, Tools, load_tools
+
+SHIPPED = Path(__file__).resolve().parents[3] / "policies"
+
+
+def loaded(folder: Path, text: str) -> Tools:
+    (folder / "tools.toml").write_text(text, encoding="utf-8")
+    return load_tools(folder)
+
+
+def errors(folder: Path, text: str) -> list[str]:
+    with pytest.raises(PolicyErrors) as caught:
+        loaded(folder, text)
+    return [str(error) for error in caught.value.errors]
+
+
+def tool(more: str = "", name: str = "charge") -> str:
+    return f"[[tools]]\nname = '{name}'\n{more}\n"
+
+
+def test_a_tool_needs_no_more_than_a_name(tmp_path: Path) -> None:
+    tools = loaded(tmp_path, tool())
+    assert tools.by_name == {"charge": Tool("charge", LeaseClass(), None, None)}
+    assert tools.terms(["other", "charge", "charge"]) == [
+        Terms("charge", 60_000, 3_600_000, 5, None, None)
+    ]
+
+
+def test_without_the_file_there_are_no_tools(tmp_path: Path) -> None:
+    tools = load_tools(tmp_path)
+    assert tools.by_name == {}
+    assert tools.terms(["charge"]) == []
+
+
+def test_an_unknown_tool_is_told_which_it_may_have_meant(tmp_path: Path) -> None:
+    tools = loaded(tmp_path, tool())
+    assert tools.unknown("chrage") == "There is no tool 'chrage'; did you mean 'charge'?"
+    assert tools.unknown("ship") == "There is no tool 'ship'; add it to tools.toml"
+
+
+def test_the_example_is_complete_and_loads(tmp_path: Path) -> None:
+    text = (SHIPPED / "tools.toml.example").read_text(encoding="utf-8")
+    tools = loaded(tmp_path, text)
+    assert len(tools.by_name) == 2
+    named = [line.partition("=")[0].strip() for line in text.splitlines() if "=" in line]
+    assert {*LeaseClass.__slots__, "name", "max_running", "max_running_per_user"} <= set(named)
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "says"),
+    [
+        ("lease_s = '60'", "lease_s", "without quotes"),
+        ("lease_s = 0", "lease_s", "must be above 0"),
+        ("lease_s = 3601", "lease_s", "at most 3600"),
+        ("misses = 0", "misses", "at least 1"),
+        ("attempts = 0", "attempts", "at least 1"),
+        ("max_running = 0", "max_running", "at least 1"),
+        ("total_s = 604801", "total_s", "at most 604800"),
+        ("leases_s = 3", "leases_s", "is not a field; write lease_s"),
+        ("zzz = 3", "zzz", "is not a field; remove it (name, lease_s"),
+        ("lease_s = 40", "lease_s", "3 × 15 + 2 = 47; raise lease_s above 47"),
+        ("total_s = 50\nstage_limit_s = 9", "total_s", "50 is less than lease_s = 60; raise it to"),
+        (
+            "max_running = 2\nmax_running_per_user = 3",
+            "max_running_per_user",
+            "3 is more than max_running = 2, so it limits nobody; lower it",
+        ),
+    ],
+)
+def test_each_mistake_names_its_field_and_its_mend(
+    tmp_path: Path, line: str, path: str, says: str
+) -> None:
+    (error,) = errors(tmp_path, tool(line))
+    assert error.startswith(f"tools.toml: tools[0].{path}: ")
+    assert says in error
+
+
+def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
+    text = tool("lease_s = 40") + tool("attempts = 'x'", "a b") + tool() + "heartbeat = 1\n"
+    found = errors(tmp_path, text)
+    assert [each.split(": ")[1] for each in found] == [
+        "tools[1].name",
+        "tools[1].attempts",
+        "tools[2].heartbeat",
+        "tools[0].lease_s",
+        "tools[2].name",
+    ]
+
+
+def test_a_field_outside_of_a_tool_is_told_where_it_belongs(tmp_path: Path) -> None:
+    (error,) = errors(tmp_path, "lease_s = 60\n" + tool())
+    assert error == "tools.toml: lease_s: is not a field; write lease_s inside [[tools]]"
+
+
+def test_what_is_not_toml_says_where(tmp_path: Path) -> None:
+    (error,) = errors(tmp_path, "[[tools]\n")
+    assert error.startswith("tools.toml: is not TOML: ")
