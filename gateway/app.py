@@ -11,6 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gateway.api import openapi
+from gateway.api.fences import PATH as FENCES
+from gateway.api.fences import Fences
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
 from gateway.observe import log
@@ -31,6 +34,7 @@ from gateway.settings import Settings
 from gateway.store import audit
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
+from gateway.store.fences import FenceStore
 from gateway.store.keyring import KeyRing
 from gateway.upstream import Client, Origin, Turns, now_s
 
@@ -90,6 +94,8 @@ class Gateway:
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
+                Route("/openapi.json", self._openapi),
+                Route(FENCES, self._fences()),
             ]
         )
         self._poll: asyncio.Task[None] | None = None
@@ -137,6 +143,15 @@ class Gateway:
             self._poll.cancel()
             log.event("stopped")
 
+    def _fences(self) -> Fences:
+        return Fences(
+            self.keys,
+            FenceStore(self._database),
+            self.metrics,
+            lambda: self.room.closing,
+            at_once=max(1, self.settings.pool_size // 2),
+        )
+
     async def _audit(self, refused: Refused) -> Problem | None:
         """Record an entity mismatch; a problem where the evidence cannot be kept."""
         mismatch, principal = refused.mismatch, refused.identity.principal
@@ -181,6 +196,9 @@ class Gateway:
             return await self._database.not_writable()
         except (StoreUnavailable, AnswerLost) as error:
             return str(error)
+
+    async def _openapi(self, _: Request) -> Response:
+        return JSONResponse(openapi.document())
 
     async def _metrics(self, _: Request) -> Response:
         body, content_type = self.metrics.render()

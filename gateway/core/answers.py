@@ -18,11 +18,20 @@ from gateway.core.decide import (
     WaitForEntity,
     WaitForKey,
 )
+from gateway.core.issuing import EntityLeased
 from gateway.core.model import Fault, Response
 from gateway.core.problems import Member, Problem
 from gateway.core.settle import NotSent, Unknown
 
-__all__ = ["Refusal", "incomplete", "no_answer", "not_sent", "outcome_unknown", "refusal"]
+__all__ = [
+    "Refusal",
+    "entity_leased",
+    "incomplete",
+    "no_answer",
+    "not_sent",
+    "outcome_unknown",
+    "refusal",
+]
 
 Refusal = (
     RejectStale
@@ -132,6 +141,17 @@ def _fence(decision: RejectStale | RejectNotHeld) -> Problem:
         f"Stop: fence {fence} was not issued to you for this work, since {why}; claim the "
         "work again, or have a fence issued.",
         members={"fence": fence, "high_water_mark": mark, "held": decision.held},
+    )
+
+
+def entity_leased(found: EntityLeased) -> Problem:
+    """No fence is issued: it would take the right away from the job that holds the entity."""
+    return Problem(
+        "entity-leased",
+        f"Ask again later: job {found.job} holds the entity, and a fence now would take it away.",
+        # A lease may be renewed, so its end is a guess; half a minute is the usual heartbeat twice.
+        retry_after_s=max(1, min(math.ceil(found.remaining_ms / 1000), _RECHECK_S)),
+        members={"job": str(found.job), "remaining_ms": found.remaining_ms},
     )
 
 

@@ -63,6 +63,7 @@ class Body:
         "_must_be_ascii",
         "_type",
         "_why_not",
+        "declared",
         "raw",
     )
 
@@ -73,6 +74,8 @@ class Body:
         self.raw = raw
         self._mode = mode
         self._may_be_form = not types or any(map(_OF_FORMS.search, types))
+        self.declared = declared
+        """The kind that ``Content-Type`` says, whatever the mode."""
         self._type = types[0].strip(OWS) if types else b""
         self._kind: Form = declared if mode == "auto" or mode == "raw" else mode
         self._content: Content | Unreadable | None = None

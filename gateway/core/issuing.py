@@ -1,11 +1,17 @@
-"""What comes of asking for a fence."""
+"""Asking for a fence, and what comes of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from uuid import UUID
 
-__all__ = ["EntityLeased", "Issued"]
+from gateway.core.body import Body
+from gateway.core.canonical import Document, Unreadable
+from gateway.core.keys import Refusal
+from gateway.core.model import Headers
+from gateway.core.template import Invalid, check_value
+
+__all__ = ["EntityLeased", "Issued", "entity_asked_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +28,36 @@ class EntityLeased:
 
     job: UUID
     remaining_ms: int
+
+
+def entity_asked_for(raw: bytes, headers: Headers) -> str | Refusal:
+    """The entity in ``{"entity": "invoice:123"}``, by the rules for entities everywhere."""
+    body = Body(raw, headers, "json")
+    # By the type, not by the bytes: a web page may send any text to this machine unasked, but none
+    # that is declared as JSON.
+    if body.declared != "json":
+        return Refusal(
+            "body-unreadable",
+            "The body is not declared as JSON; send Content-Type: application/json.",
+        )
+    match body.document():
+        case Unreadable(reason):
+            return Refusal("body-unreadable", f"The body {reason}.")
+        case Document(dict() as members):
+            return _entity(dict(members))
+        case _:
+            return Refusal("request-invalid", 'Send a JSON object: {"entity": "invoice:123"}.')
+
+
+def _entity(members: dict[str, object]) -> str | Refusal:
+    entity = members.pop("entity", "")
+    if members:
+        return Refusal("request-invalid", "Send no member but entity; the body holds others.")
+    if entity == "":
+        return Refusal("entity-missing", 'Send the entity: {"entity": "invoice:123"}.')
+    if not isinstance(entity, str):
+        return Refusal("request-invalid", "Send the entity as a string.")
+    checked = check_value(entity, "the entity")
+    if isinstance(checked, Invalid):
+        return Refusal("request-invalid", f"Correct the entity: {checked.reason}.")
+    return checked

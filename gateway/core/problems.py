@@ -31,6 +31,7 @@ ProblemType = Literal[
     "forbidden",
     "entity-mismatch",
     "no-policy",
+    "method-not-allowed",
     "body-too-large",
     "fence-required",
     "fence-stale",
@@ -41,6 +42,7 @@ ProblemType = Literal[
     "outcome-unknown",
     "entity-unresolved",
     "entity-busy",
+    "entity-leased",
     "not-sent",
     "response-incomplete",
     "overloaded",
@@ -71,6 +73,7 @@ TYPES: Mapping[ProblemType, Kind] = {
     "forbidden": Kind(403, "This gateway key may not do that", "no", "never"),
     "entity-mismatch": Kind(403, "The named entity is not the request's entity", "no", "never"),
     "no-policy": Kind(404, "No policy covers this request", "no", "never"),
+    "method-not-allowed": Kind(405, "The path does not take this method", "no", "never"),
     "body-too-large": Kind(413, "The request body is over the limit", "no", "never"),
     "fence-required": Kind(428, "The policy requires a fence", "no", "never"),
     "fence-stale": Kind(412, "The fence is stale", "no", "never"),
@@ -83,6 +86,7 @@ TYPES: Mapping[ProblemType, Kind] = {
     ),
     "entity-unresolved": Kind(409, "An earlier command of the entity is unknown", "no", "wait"),
     "entity-busy": Kind(409, "An earlier command of the entity is in flight", "no", "wait"),
+    "entity-leased": Kind(409, "A job holds the entity", "no", "wait"),
     "not-sent": Kind(502, "Nothing was sent", "no", "same-key", "destination_unavailable"),
     "response-incomplete": Kind(
         502, "The response was cut short", "yes", "never", "http_response_incomplete"

@@ -59,6 +59,7 @@ class Metrics:
         self._equal = self._counter(
             "equal_commands", "Commands that an earlier one equals but for its key.", "policy"
         )
+        self._fences = self._counter("fences_issued", "Fences issued over HTTP.")
         self._admit = self._histogram("admit", "Admitting one command.", _STORE_BUCKETS_S)
         self._send = self._histogram(
             "send", "Sending one attempt, until its response is complete.", _SEND_BUCKETS_S
@@ -97,6 +98,10 @@ class Metrics:
     def equal_command(self, policy: str | None) -> None:
         """One command was sent that equals an earlier one under another key."""
         self._equal.labels(self._known(policy)).inc()
+
+    def fence_issued(self) -> None:
+        """One fence was issued over HTTP."""
+        self._fences.inc()
 
     def store_retry(self, operation: Operation) -> None:
         """One statement is about to be repeated."""

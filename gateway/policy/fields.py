@@ -40,7 +40,7 @@ __all__ = [
     "wrong",
 ]
 
-FIXED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+FIXED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/fences"})
 """What the gateway answers itself."""
 
 FIXED = frozenset({"healthz", "readyz", "metrics", "openapi.json", "v1", "console"})

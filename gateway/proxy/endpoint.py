@@ -19,7 +19,7 @@ from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_i
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Message, Receive, Send, respond
 
-__all__ = ["CutBy", "Endpoint", "Journal"]
+__all__ = ["STOPPING", "CutBy", "Endpoint", "Journal", "respond_unread"]
 
 CutBy = Literal["upstream", "caller", "stop"]
 """Who ended a streamed answer before its end: one of the two, or this process as it stops."""
@@ -77,7 +77,7 @@ class Endpoint:
             # where it was sent; without one nothing was, and the server's own is a bare 500.
             if not begun:
                 request_id = request_id_of(tuple(scope["headers"]))
-                await respond(of_problem(_STOPPING, "rejected", request_id), send)
+                await respond(of_problem(STOPPING, "rejected", request_id), send)
             raise
 
     async def _serve(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -101,7 +101,7 @@ class Endpoint:
         answer = of_problem(problem, "rejected", refused.identity.request_id)
         self._journal.refused(refused, answer)
         if refused.unread:
-            await _respond_unread(answer, scope, receive, send, asked=refused.asked)
+            await respond_unread(answer, scope, receive, send, asked=refused.asked)
         else:
             await respond(answer, send)
 
@@ -183,7 +183,7 @@ class Endpoint:
 
     def _at_a_limit(self) -> Problem | None:
         if self._executor.room.closing:
-            return _STOPPING
+            return STOPPING
         if len(self._running) - self._executor.room.count >= self._max_attempts:
             return _FULL
         return None
@@ -230,7 +230,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _respond_unread(
+async def respond_unread(
     answer: Answer, scope: Mapping[str, Any], receive: Receive, send: Send, *, asked: bool
 ) -> None:
     """Answer before the body is read: at once, then read on so that the caller sees it, and close:
@@ -281,7 +281,7 @@ def _before_it_is_read(inflow: Inflow, send: Send) -> Send:
     return leaving
 
 
-_STOPPING = Problem(
+STOPPING = Problem(
     "overloaded",
     "Repeat the same request: this gateway process is stopping, and another or the next takes it.",
     retry_after_s=1,

@@ -35,7 +35,7 @@ from gateway.proxy.respond import Receive
 from gateway.upstream import Client, Request, Streamed
 from gateway.upstream.messages import encode_head
 
-__all__ = ["Identity", "Intake", "Keys", "Passage", "Refused", "request_id_of"]
+__all__ = ["Identity", "Intake", "Keys", "Passage", "Refused", "principal_of", "request_id_of"]
 
 _NO_ATTEMPT = UUID(int=0)
 _REQUEST_ID_LIMIT = 64
@@ -128,7 +128,7 @@ class Intake:
         identity = Identity(request_id_of(headers))
         if loops(headers, self.pseudonym):
             return Refused(identity, _LOOP, unread=True)
-        principal = self._principal(headers)
+        principal = principal_of(self.keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
         identity = Identity(identity.request_id, principal)
@@ -142,13 +142,6 @@ class Intake:
                 return self._pass(scope, receive, headers, identity, found)
             case Match():
                 return await self._read(scope, receive, headers, identity, found, at_a_limit())
-
-    def _principal(self, headers: Headers) -> Principal | Problem:
-        snapshot = self.keys.current()
-        if snapshot is None:
-            return _KEYS_UNKNOWN
-        principal = snapshot.anonymous or snapshot.authenticate(values(headers, b"authorization"))
-        return principal or _UNAUTHENTICATED
 
     async def _read(
         self,
@@ -180,7 +173,7 @@ class Intake:
             case TooSlow():
                 return Refused(identity, _TOO_SLOW, unread=True, asked=True)
             case bytes():
-                again = self._principal(headers)  # the key may have been revoked meanwhile
+                again = principal_of(self.keys, headers)  # the key may have been revoked meanwhile
                 if isinstance(again, Problem):
                     return Refused(identity, again)
                 return self._derive(scope, headers, identity, found, body)
@@ -265,6 +258,15 @@ class Intake:
         kept = sendable(headers, dropped)
         via = (b"via", b"1.1 " + self.pseudonym)
         return ((b"host", upstream.authority), *kept, *ours, via)
+
+
+def principal_of(keys: Keys, headers: Headers) -> Principal | Problem:
+    """Who asks, or why that cannot be told."""
+    snapshot = keys.current()
+    if snapshot is None:
+        return _KEYS_UNKNOWN
+    principal = snapshot.anonymous or snapshot.authenticate(values(headers, b"authorization"))
+    return principal or _UNAUTHENTICATED
 
 
 def command_of(match: Match, derived: Derived, principal: Principal, request_id: str) -> Command:

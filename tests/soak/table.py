@@ -17,6 +17,8 @@ _KEYS = "tests/unit/core/test_keys.py::"
 _FENCES = "tests/unit/core/test_fences.py::"
 _FRAMING = "tests/unit/core/test_framing.py::"
 _HEADERS = "tests/unit/core/test_headers.py::"
+_ISSUING = "tests/unit/core/test_issuing.py::"
+_ISSUES = "tests/e2e/test_fences.py::"
 _AUTH = "tests/unit/core/test_auth.py::"
 _STORE = "tests/contract/test_command_store.py::"
 _RACES = "tests/integration/test_store_concurrency.py::"
@@ -207,6 +209,27 @@ _CORE = [
         "if equal and found is not None else None",
         "if found is not None else None",
         (f"{_AUTH}test_anything_else_is_nobody",),
+    ),
+    Mutant(
+        "gateway/core/issuing.py",
+        "only what is declared as JSON asks for a fence",
+        'if body.declared != "json":',
+        "if False:",
+        (f"{_ISSUING}test_only_what_is_declared_as_json_is_read",),
+    ),
+    Mutant(
+        "gateway/core/issuing.py",
+        "entities for which fences are issued are spelled as everywhere",
+        "if isinstance(checked, Invalid):",
+        "if False:",
+        (f"{_ISSUING}test_what_is_not_one_entity_is_refused",),
+    ),
+    Mutant(
+        "gateway/api/fences.py",
+        "a fence is issued to the tenant of the key",
+        "issue(asked.principal.tenant, asked.entity)",
+        "issue(1, asked.entity)",
+        (f"{_ISSUES}test_a_key_is_asked_for_and_tenants_share_no_counter",),
     ),
 ]
 

@@ -22,6 +22,7 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     "forbidden": (403, "no", "never"),
     "entity-mismatch": (403, "no", "never"),
     "no-policy": (404, "no", "never"),
+    "method-not-allowed": (405, "no", "never"),
     "body-too-large": (413, "no", "never"),
     "fence-required": (428, "no", "never"),
     "overloaded": (503, "no", "same-key"),
@@ -39,6 +40,8 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     # §5
     "not-sent": (502, "no", "same-key"),
     "response-incomplete": (502, "yes", "never"),
+    # §8
+    "entity-leased": (409, "no", "wait"),
 }
 
 # RFC 9209 §2.3.
