@@ -40,6 +40,8 @@ from gateway.upstream import Client, Origin, Turns, now_s
 
 __all__ = ["Gateway", "open_gateway"]
 
+_FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
+
 
 class Gateway:
     """The ASGI application of one process. Make it with ``open_gateway``, end it with ``close``."""
@@ -105,7 +107,8 @@ class Gateway:
         """Plain ASGI; Starlette serves only the fixed paths and stays off the guarded one."""
         if scope["type"] != "http":
             return
-        if scope["path"] in FIXED_PATHS:
+        # As it came: a proxy in front that guards a path need not know its encoded twins.
+        if scope["raw_path"] in _FIXED:
             await self._fixed(scope, receive, send)  # type: ignore[arg-type]
         else:
             await self._endpoint(scope, receive, send)

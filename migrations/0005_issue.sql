@@ -37,12 +37,13 @@ create function gateway.is_not_held(fence bigint, held bigint, issuer_here boole
                 when held is null then issuer_here is true
                 else fence <> held end;
 
--- The next fence of an entity, for whoever gets the right to work on it. A counter that an outside
--- issuer raised jumps by 2^20, so that no fence that one has handed out and that was not seen yet
--- can be taken for ours.
+-- The next fence of an entity, for whoever gets the right to work on it. The first one issued here
+-- leaves 2^20 out, so that no fence that an outside issuer has handed out and that was not seen yet
+-- can be taken for ours. From 0 too: of an entity whose outside fences were never seen there is no
+-- row, or one that says 0, just as if there had been none.
 create function gateway.next_fence(fence bigint, held bigint) returns bigint
     language sql immutable
-    return case when held is null and fence > 0 then fence + 1048576 else fence + 1 end;
+    return case when held is null then fence + 1048577 else fence + 1 end;
 
 -- Issue a fence to somebody else's queue or lock. Under the entity's row lock, never from a sequence,
 -- whose values may commit out of order.
@@ -98,8 +99,10 @@ begin
             using errcode = 'undefined_object',
                   hint = 'Name one that has a gateway key, or ''default'' where there are no keys.';
     end if;
-    if p_entity is null or length(p_entity) not between 1 and 255 then
-        raise exception 'an entity has 1 to 255 characters'
+    -- As everywhere: any other text names an entity that no command can have.
+    if p_entity is null or length(p_entity) > 255
+       or p_entity collate "C" !~ '^[!-~]([ -~]*[!-~])?$' then
+        raise exception 'an entity has 1 to 255 characters, all printable ASCII, no blank at either end'
             using errcode = 'invalid_parameter_value',
                   hint = 'Name it as the policy does, e.g. ''invoice:1''.';
     end if;
@@ -140,6 +143,15 @@ as $$
 declare
     v_now timestamptz;
 begin
+    -- The gateway pins this for each connection, which a pooler in between may have dropped. Not
+    -- asked of the release before (null), which does not pin it. issue_fence needs no such check:
+    -- whoever changed the entity since the snapshot has changed its row, whose lock then fails.
+    if p_issuer_here is not null
+       and current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'the database runs transactions as %, and the gateway needs read committed; reset default_transaction_isolation for the database and the role',
+            current_setting('transaction_isolation') using errcode = 'feature_not_supported';
+    end if;
+
     insert into gateway.entities (tenant, entity, touched_at)
     select i.tenant, i.entity, gateway.clock()
       from unnest(p_tenant, p_entity, p_fence, p_serial) as i (tenant, entity, fence, serial)
@@ -270,7 +282,8 @@ end
 $$;
 
 -- The admit of the release before, which may still be running: no policy issues here. A fence that
--- row 2 refuses is not admitted either; that release knows no name for it and answers `overloaded`.
+-- row 2 refuses is not admitted either, and finds no key: that release knows no name for it, tries
+-- again and answers `overloaded`, or what it makes of another command of a serial entity.
 create or replace function gateway.admit(
     p_tenant int[], p_key_digest bytea[], p_key text[], p_policy text[], p_entity text[],
     p_fingerprint bytea[], p_rules bytea[], p_fence bigint[], p_attempt uuid[],
@@ -287,12 +300,16 @@ create or replace function gateway.admit(
 )
 language sql
 as $$
-    select a.ord, a.mark, a.known_attempt, a.known_state, a.known_same, a.known_remaining_ms,
-           a.known_status, a.known_headers, a.known_body, a.known_settled_by,
-           a.known_evidence_status, a.open_key, a.open_state, a.open_remaining_ms
+    select a.ord, a.mark, k.known_attempt, k.known_state, k.known_same, k.known_remaining_ms,
+           k.known_status, k.known_headers, k.known_body, k.known_settled_by,
+           k.known_evidence_status, a.open_key, a.open_state, a.open_remaining_ms
       from gateway.admit(
         p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fingerprint, p_rules, p_fence, p_attempt,
         p_principal, p_request_id, p_serial, p_unknown, p_upstream_key, p_upstream_digest,
         p_deadline_ms, p_settle_delay_s, p_response_days, p_key_days, p_outline,
-        null::boolean[]) as a;
+        null::boolean[]) as a
+      join unnest(p_fence, p_attempt) with ordinality as i (fence, attempt, ord) on i.ord = a.ord
+      left join lateral (select a.*) as k
+        on a.known_attempt = i.attempt or i.fence < a.mark
+           or gateway.is_not_held(i.fence, a.held, null) is not true;
 $$;

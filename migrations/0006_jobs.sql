@@ -2,6 +2,12 @@
 -- The tenant leads every primary key. No foreign keys and no triggers: each statement keeps the
 -- rules below under its own locks.
 
+-- Times of jobs are such as every language can hold; 'infinity' is none of them.
+create function gateway.is_job_time(at timestamptz) returns boolean
+    language sql immutable
+    return at is null
+        or (at >= timestamptz '1970-01-01 00:00:00Z' and at < timestamptz '9999-01-01 00:00:00Z');
+
 -- Unfinished jobs only, so that claiming never reads past what is done.
 --
 -- state, of which the first four are "queued" to everybody outside:
@@ -13,8 +19,8 @@
 --   waiting        for `approve`
 -- The two states "behind" keep a backlog that cannot be served out of the way of what can. They rest
 -- on this: a job is behind only while a lease that keeps it there exists, or a ready job with the same
--- entity (or tool and user). Whoever ends such a lease, or takes such a ready job away without a lease,
--- makes the best job behind it ready (gateway.unblock).
+-- entity and tool (or user and tool). Whoever ends such a lease, or takes such a ready job away without
+-- a lease, makes the best job behind it ready (gateway.unblock).
 --
 -- attempts: leases of this stage that count. max_attempts: what the tool's class said at the last
 -- claim, 0 before the first. previous: the result of the stage before. payload: JSON as it was sent.
@@ -36,8 +42,8 @@ create table gateway.jobs (
     payload      bytea not null constraint jobs_payload_check check (octet_length(payload) <= 262144),
     previous     bytea constraint jobs_previous_check check (octet_length(previous) <= 262144),
     priority     smallint not null constraint jobs_priority_check check (priority between 1 and 9),
-    run_at       timestamptz not null,
-    give_up_at   timestamptz,
+    run_at       timestamptz not null constraint jobs_run_at_check check (gateway.is_job_time(run_at)),
+    give_up_at   timestamptz constraint jobs_give_up_at_check check (gateway.is_job_time(give_up_at)),
     created_at   timestamptz not null,
     attempts     int not null default 0,
     max_attempts int not null default 0,
@@ -52,10 +58,13 @@ create table gateway.jobs (
 -- are never looked for by id and state; there, others' due jobs must not be in the way.
 create index jobs_ready_idx on gateway.jobs (tool, tenant, priority, run_at, seq) where state = 'ready';
 create index jobs_scheduled_idx on gateway.jobs (tenant, run_at) where state = 'scheduled';
-create index jobs_behind_entity_idx on gateway.jobs (entity, tenant, priority, run_at, seq)
+create index jobs_behind_entity_idx on gateway.jobs (entity, tenant, tool, priority, run_at, seq)
     where state = 'behind-entity';
-create index jobs_behind_user_idx on gateway.jobs (on_behalf, tool, tenant, priority, run_at, seq)
+create index jobs_behind_user_idx on gateway.jobs (tool, tenant, on_behalf, priority, run_at, seq)
     where state = 'behind-user';
+-- How many of a user's are ready: counted where its limit was raised.
+create index jobs_ready_user_idx on gateway.jobs (on_behalf, tool, tenant)
+    where state = 'ready' and on_behalf is not null;
 create index jobs_give_up_idx on gateway.jobs (give_up_at) where give_up_at is not null and state <> 'running';
 create index jobs_session_idx on gateway.jobs (session, tenant) where session is not null;
 

@@ -2,9 +2,12 @@
 -- Rows are joined to arrays by `= any (array)` beside the join, or by look-ups that `offset 0` keeps
 -- apart: on fresh tables, without statistics, the planner would rather read all rows of the tenant, or
 -- compare each with each.
--- Every function locks jobs and leases, then entities, each in
--- sorted order, then reads the clock, and only then judges. A lease is over from the moment that its
--- lease_until is not above the clock, whether or not that is recorded.
+-- Every function locks first, then reads the clock, and only then judges. The order of locks, here and
+-- in every other statement: entities, leases, jobs, commands; each in sorted order. Somebody's own
+-- transaction may hold an entity for long (gateway.issue_fence), so nothing else is held by who waits
+-- for one: ends and cancels take entities before all else; claims, which find jobs first, and the
+-- reaper pass over what they do not get at once. A lease is over from the moment that its lease_until
+-- is not above the clock, whether or not that is recorded.
 
 -- The id of an audit row about one lease, so that a statement repeated after a lost answer writes it
 -- once.
@@ -16,7 +19,8 @@ create function gateway.lease_audit_id(
         uuid_send(job) || int8send(fence) || sha256(convert_to(entity, 'UTF8'))
         || coalesce(what, '') || convert_to(event, 'UTF8')) from 1 for 16), 'hex')::uuid;
 
--- Make the best job behind each entity, and behind each tool and user, ready again.
+-- Make the best job behind each entity, for each tool, and behind each tool and user, ready again. For
+-- each tool: nobody may be there who claims another one.
 -- Guard: only what is still behind. Where another transaction took the pick away meanwhile, the next
 -- is picked: a job that stayed behind nothing would be lost.
 create function gateway.unblock(p_tenant int, p_entity text[], p_tool text[], p_on_behalf text[])
@@ -31,12 +35,29 @@ declare
     v_freed int;
 begin
     loop
+        -- From one tool to the next by the index, however many jobs of each there are.
+        with recursive behind (entity, tool) as (
+            select i.entity, (
+                   select j.tool from gateway.jobs j
+                    where j.tenant = p_tenant and j.entity = i.entity and j.state = 'behind-entity'
+                    order by j.tool limit 1)
+              from (select distinct i.entity from unnest(p_entity) as i (entity)) as i
+            union all
+            select b.entity, (
+                   select j.tool from gateway.jobs j
+                    where j.tenant = p_tenant and j.entity = b.entity and j.state = 'behind-entity'
+                      and j.tool > b.tool
+                    order by j.tool limit 1)
+              from behind b
+             where b.tool is not null
+        )
         select coalesce(array_agg(b.id), '{}') into v_best
           from (select b.id
-                  from unnest(p_entity) as i (entity)
+                  from behind i
                  cross join lateral (
                     select j.id from gateway.jobs j
-                     where j.tenant = p_tenant and j.entity = i.entity and j.state = 'behind-entity'
+                     where j.tenant = p_tenant and j.entity = i.entity and j.tool = i.tool
+                       and j.state = 'behind-entity'
                      order by j.priority, j.run_at, j.seq limit 1) as b
                 union
                 select b.id
@@ -134,6 +155,11 @@ begin
             using errcode = 'undefined_object',
                   hint = 'Name one that has a gateway key, or ''default'' where there are no keys.';
     end if;
+    if not (gateway.is_job_time(p_run_at) and gateway.is_job_time(p_give_up_at)) then
+        raise exception 'p_run_at and p_give_up_at lie in the years 1970 to 9998'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave p_run_at out for at once, and p_give_up_at for never.';
+    end if;
     select e.job into strict v_job from gateway.enqueue_jobs(
         v_tenant, array[v_id], array[coalesce(p_key, v_id::text)], array[p_tool], array[p_session],
         array[p_on_behalf], array[null::text], array[null::text], array[null::text], array[p_entity],
@@ -203,7 +229,8 @@ begin
            floor(extract(epoch from l.total_until - v_now) * 1000)::bigint,
            j.attempts, j.max_attempts, j.key, j.tool, j.session, j.on_behalf, j.model, j.provider,
            j.stage, j.stage_no, j.payload, j.previous, j.last_error,
-           floor(extract(epoch from j.give_up_at - v_now) * 1000)::bigint
+           case when isfinite(j.give_up_at)
+                then floor(extract(epoch from j.give_up_at - v_now) * 1000)::bigint end
       from gateway.job_leases l
      cross join lateral (
         select j.* from gateway.jobs j where j.tenant = p_tenant and j.id = l.job
@@ -218,15 +245,16 @@ $$;
 -- p_tool… arrays for each tool; p_max_running, p_max_per_user null: no limit.
 --
 -- Guard: only what is ready, not past give_up_at and below its attempts; a lease is inserted only
--- where its entity has none, and the entity's counter is raised in the same commit.
+-- where its entity has none, under the entity's row lock, and the entity's counter is raised in the
+-- same commit. A job whose entity somebody else has locked stays ready and is passed over.
 --
 -- A claim repeated with the same uuid waits for the first and returns its leases. Claims of a limited
 -- tool come one after the other (one lock for each tenant and tool), so that what they count cannot
 -- change but downwards; they count leases, so there is no counter that could leak.
 --
--- It works in rounds. A round locks the next jobs, leases what may run, and sets what may not behind
--- the lease that is in its way. A job is set behind only under a lock on that lease, so that its end
--- cannot be missed. The first round locks just as many as are wanted, so that claims side by side
+-- It works in rounds. A round locks the next jobs and their entities, leases what may run, and sets
+-- what may not behind the lease that is in its way. A job is set behind only under a lock on that
+-- lease, so that its end cannot be missed. The first round locks just as many as are wanted, so that claims side by side
 -- take different jobs; later ones look further.
 create function gateway.claim_jobs(
     p_tenant int, p_n int, p_owner text, p_claim uuid, p_tool text[], p_lease_ms int[],
@@ -249,6 +277,10 @@ declare
     v_seen   int;           -- how many it saw, and
     v_ids    uuid[];        -- those of them that it could lock
     v_over   uuid[];
+    v_chosen uuid[];        -- those that may run, and
+    v_wanted text[];        -- their entities, of which
+    v_locked text[];        -- these could be locked
+    v_passed text[] := '{}';-- entities that are not looked at again
     v_got    text[];        -- entities leased by this round, and
     v_leased text[] := '{}';-- by all
     v_limits boolean := exists (
@@ -279,6 +311,8 @@ begin
       from due d
      where j.tenant = p_tenant and j.id = d.id;
 
+    perform gateway.free_behind_users(p_tenant, p_tool, p_max_per_user);
+
     -- 12 rounds of at most 512 jobs: some 4,000 that cannot be served are passed in one claim, which
     -- takes 50 ms; more wait for the next claim, and each is passed only once for each lease.
     for v_round in 1 .. 12 loop
@@ -298,6 +332,7 @@ begin
                      cross join lateral (
                         select j.priority, j.run_at, j.seq from gateway.jobs j
                          where j.tenant = p_tenant and j.tool = t.tool and j.state = 'ready'
+                           and j.entity <> all (v_passed)
                          order by j.priority, j.run_at, j.seq limit v_look) as j
                      order by j.priority, j.run_at, j.seq limit v_look) as h
              group by h.tool
@@ -307,6 +342,7 @@ begin
              cross join lateral (
                 select j.id from gateway.jobs j
                  where j.tenant = p_tenant and j.tool = h.tool and j.state = 'ready'
+                   and j.entity <> all (v_passed)
                  order by j.priority, j.run_at, j.seq limit h.n
                    for no key update skip locked) as j
         )
@@ -331,10 +367,10 @@ begin
              where v_limits and l.tenant = p_tenant
              group by l.tool, l.on_behalf
         ), candidate as materialized (
-            select j.*, t.lease_ms, t.total_ms, t.max_running, t.max_per_user
+            select j.*, t.max_running, t.max_per_user
               from gateway.jobs j
-              join unnest(p_tool, p_lease_ms, p_total_ms, p_max_running, p_max_per_user)
-                   as t (tool, lease_ms, total_ms, max_running, max_per_user) on t.tool = j.tool
+              join unnest(p_tool, p_max_running, p_max_per_user)
+                   as t (tool, max_running, max_per_user) on t.tool = j.tool
              where j.tenant = p_tenant and j.id = any (v_ids)
                and not exists (select from gateway.job_leases l
                                 where l.tenant = p_tenant and l.entity = j.entity)
@@ -354,19 +390,42 @@ begin
               from of_user u
              where u.user_no is null or u.user_no <= u.max_per_user
         ), chosen as materialized (
-            select o.* from of_tool o
+            select o.id, o.entity from of_tool o
              where o.tool_no is null or o.tool_no <= o.max_running
              order by o.priority, o.run_at, o.seq
              limit p_n - cardinality(v_leased)
-        ), leased as (
-            -- Fence and times are set below, under the entities' locks.
+        )
+        select coalesce(array_agg(c.id), '{}'), coalesce(array_agg(distinct c.entity), '{}')
+          into v_chosen, v_wanted
+          from chosen c;
+
+        perform gateway.make_entities(p_tenant, v_wanted);
+        select coalesce(array_agg(e.entity), '{}') into v_locked
+          from (select e.entity from gateway.entities e
+                 where e.tenant = p_tenant and e.entity = any (v_wanted)
+                   -- Above, bigint has no room for a fence, a jump and an end; one such entity must
+                   -- not fail the claim. Its jobs stay ready.
+                   and e.fence < 9223372036853727229
+                 order by e.entity
+                   for no key update skip locked) as e;
+        v_now := gateway.clock();
+        with leased as (
             insert into gateway.job_leases (
                 tenant, entity, job, fence, owner, claim, tool, on_behalf, lease_ms, granted_at,
                 beat_at, lease_until, total_until)
-            select p_tenant, c.entity, c.id, 0, p_owner, p_claim, c.tool, c.on_behalf, c.lease_ms,
-                   v_now, v_now, v_now, v_now + c.total_ms * interval '1 millisecond'
-              from chosen c
-             order by c.entity, c.priority, c.run_at, c.seq
+            select p_tenant, j.entity, j.id, e.fence, p_owner, p_claim, j.tool, j.on_behalf, t.lease_ms,
+                   v_now, v_now, v_now + least(t.lease_ms, t.total_ms) * interval '1 millisecond',
+                   v_now + t.total_ms * interval '1 millisecond'
+              from gateway.jobs j
+              join unnest(p_tool, p_lease_ms, p_total_ms) as t (tool, lease_ms, total_ms)
+                on t.tool = j.tool
+             cross join lateral (
+                select gateway.next_fence(e.fence, e.held) as fence from gateway.entities e
+                 where e.tenant = p_tenant and e.entity = j.entity
+                offset 0) as e
+             where j.tenant = p_tenant and j.id = any (v_chosen) and j.entity = any (v_locked)
+               and (j.give_up_at is null or j.give_up_at > v_now)
+             order by j.entity, j.priority, j.run_at, j.seq
                 on conflict (tenant, entity) do nothing
             returning entity, job, tool
         ), started as (
@@ -377,42 +436,135 @@ begin
              where j.tenant = p_tenant and j.id = any (v_ids) and j.id = l.job
         )
         select coalesce(array_agg(l.entity), '{}') into v_got from leased l;
+        update gateway.entities e
+           set fence = gateway.next_fence(e.fence, e.held), held = gateway.next_fence(e.fence, e.held),
+               touched_at = v_now
+         where e.tenant = p_tenant and e.entity = any (v_got);
         v_leased := v_leased || v_got;
+
         if cardinality(v_got) < cardinality(v_ids) then
             perform gateway.set_behind(p_tenant, v_ids, p_tool, p_max_per_user);
+            -- What stays ready beside a lease, which somebody is just ending, is passed over too.
+            select v_passed || coalesce(array_agg(distinct j.entity), '{}') into v_passed
+              from gateway.jobs j
+             where j.tenant = p_tenant and j.id = any (v_ids) and j.state = 'ready'
+               and (j.entity = any (v_wanted) and j.entity <> all (v_locked)
+                    or exists (select from gateway.job_leases l
+                                where l.tenant = p_tenant and l.entity = j.entity));
         end if;
         exit when cardinality(v_leased) >= p_n;
         v_look := least(4 * v_look, 512);
     end loop;
 
-    if v_leased = '{}' then
+    if v_leased <> '{}' then
+        return query select * from gateway.leases_of(p_tenant, p_claim, v_leased);
+    end if;
+end
+$$;
+
+-- Make the rows of entities that have none. One that somebody else is just making is not waited for:
+-- a transaction of a user's own may take long (gateway.issue_fence). 5 ms: longer than a commit of
+-- ours; after ten such the rest is left too, so that a claim loses 50 ms in a round at most.
+create function gateway.make_entities(p_tenant int, p_entity text[]) returns void
+language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '5ms'
+as $$
+declare
+    v_missing text[];
+    v_entity  text;
+    v_waited  int := 0;
+begin
+    select array_agg(i.entity order by i.entity collate "C") into v_missing
+      from unnest(p_entity) as i (entity)
+     where not exists (select from gateway.entities e
+                        where e.tenant = p_tenant and e.entity = i.entity);
+    if v_missing is null then
         return;
     end if;
+    begin
+        insert into gateway.entities (tenant, entity, touched_at)
+        select p_tenant, i.entity, gateway.clock()
+          from unnest(v_missing) with ordinality as i (entity, ord)
+         order by i.ord
+            on conflict (tenant, entity) do nothing;
+        return;
+    exception when lock_not_available then
+        null;  -- one by one
+    end;
+    foreach v_entity in array v_missing loop
+        begin
+            insert into gateway.entities (tenant, entity, touched_at)
+            values (p_tenant, v_entity, gateway.clock())
+                on conflict (tenant, entity) do nothing;
+        exception when lock_not_available then
+            v_waited := v_waited + 1;
+            exit when v_waited = 10;
+        end;
+    end loop;
+end
+$$;
 
-    insert into gateway.entities (tenant, entity, touched_at)
-    select p_tenant, i.entity, gateway.clock()
-      from unnest(v_leased) as i (entity)
-     order by i.entity collate "C"
-        on conflict (tenant, entity) do nothing;
-    perform 1 from gateway.entities e
-      where e.tenant = p_tenant and e.entity = any (v_leased)
-      order by e.entity
-        for no key update;
-    v_now := gateway.clock();
-    update gateway.entities e
-       set fence = gateway.next_fence(e.fence, e.held), held = gateway.next_fence(e.fence, e.held),
-           touched_at = v_now
-     where e.tenant = p_tenant and e.entity = any (v_leased);
-    update gateway.job_leases l
-       set fence = (select e.fence from gateway.entities e
-                     where e.tenant = p_tenant and e.entity = l.entity),
-           granted_at = v_now, beat_at = v_now,
-           lease_until = v_now + least(l.lease_ms, t.total_ms) * interval '1 millisecond',
-           total_until = v_now + t.total_ms * interval '1 millisecond'
-      from unnest(p_tool, p_total_ms) as t (tool, total_ms)
-     where l.tenant = p_tenant and l.entity = any (v_leased) and l.claim = p_claim
-       and t.tool = l.tool;
-    return query select * from gateway.leases_of(p_tenant, p_claim, v_leased);
+-- Where a tool's limit for one user was raised since its jobs were set behind, make as many ready as
+-- have room beside what runs and is ready; where it was taken away, all, 1,000 in one claim.
+-- Users without a lease need no look: their ready job gets one.
+create function gateway.free_behind_users(p_tenant int, p_tool text[], p_max_per_user int[])
+returns void
+language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    with freed as materialized (
+        select j.id
+          from unnest(p_tool, p_max_per_user) as t (tool, max_per_user)
+         cross join lateral (
+            select j.id from gateway.jobs j
+             where j.tenant = p_tenant and j.tool = t.tool and j.state = 'behind-user'
+             limit 1000
+               for no key update skip locked) as j
+         where t.max_per_user is null
+    )
+    update gateway.jobs j set state = 'ready'
+     where j.tenant = p_tenant and j.id = any (array(select f.id from freed f));
+
+    if not exists (select from unnest(p_max_per_user) as m (n) where m.n is not null) then
+        return;
+    end if;
+    with below as materialized (
+        select l.tool, l.on_behalf, t.max_per_user - count(*) as room
+          from gateway.job_leases l
+          join unnest(p_tool, p_max_per_user) as t (tool, max_per_user) on t.tool = l.tool
+         where l.tenant = p_tenant and l.on_behalf is not null and t.max_per_user is not null
+         group by l.tool, l.on_behalf, t.max_per_user
+        having count(*) < t.max_per_user
+    ), room as materialized (
+        select b.tool, b.on_behalf, b.room - (
+               select count(*) from (
+                   select from gateway.jobs j
+                    where j.tenant = p_tenant and j.tool = b.tool and j.on_behalf = b.on_behalf
+                      and j.state = 'ready'
+                    limit b.room) as j) as room
+          from below b
+         where exists (select from gateway.jobs j
+                        where j.tenant = p_tenant and j.tool = b.tool and j.on_behalf = b.on_behalf
+                          and j.state = 'behind-user'
+                       offset 0)
+    ), freed as materialized (
+        select j.id
+          from room r
+         cross join lateral (
+            select j.id from gateway.jobs j
+             where j.tenant = p_tenant and j.tool = r.tool and j.on_behalf = r.on_behalf
+               and j.state = 'behind-user'
+             order by j.priority, j.run_at, j.seq limit r.room
+               for no key update skip locked) as j
+    )
+    update gateway.jobs j set state = 'ready'
+     where j.tenant = p_tenant and j.id = any (array(select f.id from freed f));
 end
 $$;
 
@@ -483,7 +635,8 @@ begin
         update gateway.jobs j set state = 'behind-user'
          where j.tenant = p_tenant and j.id = any (p_job) and j.state = 'ready'
            and exists (select from at_limit a
-                        where a.tool = j.tool and a.on_behalf = j.on_behalf)
+                        where a.tool = j.tool and a.on_behalf = j.on_behalf
+                       offset 0)
         returning j.entity
     )
     select array_agg(distinct s.entity) into v_free
@@ -550,7 +703,7 @@ end
 $$;
 
 -- Close leases: delete them, write their runs, move their jobs on, raise the counters.
--- Guard: the caller holds the row locks of the jobs and their leases and judged every one.
+-- Guard: the caller holds the row locks of the entities, leases and jobs and judged every one.
 --
 -- What becomes of the job: completed without p_stage: succeeded; with one: ready for it, or waiting
 -- where p_wait. handed-back: queued, and the attempt does not count. failed where p_retry, and expired:
@@ -654,10 +807,6 @@ begin
 
     perform gateway.unblock(p_tenant, v_entity, v_tool, v_on_behalf);
 
-    perform 1 from gateway.entities e
-      where e.tenant = p_tenant and e.entity = any (v_entity)
-      order by e.entity
-        for no key update;
     -- Every end raises the counter: until the next lease nobody's fence is good.
     update gateway.entities e set fence = e.fence + 1, held = 0, touched_at = p_now
      where e.tenant = p_tenant and e.entity = any (v_entity);
@@ -706,14 +855,18 @@ declare
     v_now  timestamptz;
     v_done bigint[];
 begin
-    perform 1 from gateway.jobs j
-      where j.tenant = p_tenant and j.id = any (p_job)
-      order by j.id
-        for update;
+    perform 1 from gateway.entities e
+      where e.tenant = p_tenant and e.entity = any (p_entity)
+      order by e.entity
+        for no key update;
     perform 1
        from gateway.job_leases l
       where l.tenant = p_tenant and l.entity = any (p_entity) and l.job = any (p_job)
       order by l.entity
+        for update;
+    perform 1 from gateway.jobs j
+      where j.tenant = p_tenant and j.id = any (p_job)
+      order by j.id
         for update;
     v_now := gateway.clock();
 
@@ -788,7 +941,8 @@ end
 $$;
 
 -- Leases that are over, at most p_limit. It decides nothing; it takes locks only to pass over what
--- somebody else holds, which would otherwise hide the rest behind p_limit.
+-- somebody else holds, which would otherwise hide the rest behind p_limit. In no order: what cannot be
+-- reaped for another reason must not always come first.
 create function gateway.expired_leases(p_limit int)
 returns table (
     tenant int, entity text, job uuid, fence bigint, tool text, attempts int, over_ms bigint
@@ -803,13 +957,27 @@ declare
     v_now timestamptz := gateway.clock();
 begin
     return query
-    select l.tenant, l.entity, l.job, l.fence, l.tool, j.attempts,
-           floor(extract(epoch from v_now - l.lease_until) * 1000)::bigint
-      from gateway.job_leases l
-      join gateway.jobs j on j.tenant = l.tenant and j.id = l.job
-     where l.lease_until <= v_now
-     limit p_limit
-       for update of l, j skip locked;
+    with past as materialized (
+        select l.tenant, l.entity, l.job, l.fence, l.tool, l.lease_until
+          from (select l.* from gateway.job_leases l
+                 where l.lease_until <= v_now
+                 order by l.tenant, l.entity  -- by the index, not by all that the table's pages hold
+                offset 0) as l
+         order by random()
+    )
+    select p.tenant, p.entity, p.job, p.fence, p.tool, j.attempts,
+           floor(extract(epoch from v_now - p.lease_until) * 1000)::bigint
+      from past p
+     cross join lateral (
+        select from gateway.entities e where e.tenant = p.tenant and e.entity = p.entity
+           for no key update skip locked) as e
+     cross join lateral (
+        select from gateway.job_leases l where l.tenant = p.tenant and l.entity = p.entity
+           for update skip locked) as l
+     cross join lateral (
+        select j.attempts from gateway.jobs j where j.tenant = p.tenant and j.id = p.job
+           for update skip locked) as j
+     limit p_limit;
 end
 $$;
 
@@ -831,22 +999,28 @@ declare
     v_job    uuid[];
     v_entity text[];
 begin
-    select array_agg(j.id) into v_job
-      from (select j.id from gateway.jobs j
-             where j.tenant = p_tenant and j.id = any (p_job)
-             order by j.id
-               for update skip locked) as j;
-    select array_agg(l.entity) into v_entity
-      from (select l.entity from gateway.job_leases l
-             where l.tenant = p_tenant and l.entity = any (p_entity) and l.job = any (v_job)
+    select array_agg(e.entity) into v_entity
+      from (select e.entity from gateway.entities e
+             where e.tenant = p_tenant and e.entity = any (p_entity)
+             order by e.entity
+               for no key update skip locked) as e;
+    select array_agg(l.entity), array_agg(l.job) into v_entity, v_job
+      from (select l.entity, l.job from gateway.job_leases l
+             where l.tenant = p_tenant and l.entity = any (v_entity) and l.job = any (p_job)
              order by l.entity
                for update skip locked) as l;
+    select array_agg(j.id) into v_job
+      from (select j.id from gateway.jobs j
+             where j.tenant = p_tenant and j.id = any (v_job)
+             order by j.id
+               for update skip locked) as j;
     v_now := gateway.clock();
     select array_agg(l.job) into v_job
       from gateway.job_leases l
       join unnest(p_entity, p_job, p_fence) as i (entity, job, fence)
         on i.entity = l.entity and i.job = l.job and i.fence = l.fence
-     where l.tenant = p_tenant and l.entity = any (v_entity) and l.lease_until <= v_now;
+     where l.tenant = p_tenant and l.entity = any (v_entity) and l.job = any (v_job)
+       and l.lease_until <= v_now;
     if v_job is null then
         return;
     end if;
@@ -908,13 +1082,30 @@ as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz;
+    v_seen  gateway.jobs;
     v_job   gateway.jobs;
     v_fence bigint;
 begin
-    select * into v_job from gateway.jobs j
-     where j.tenant = p_tenant and j.id = p_job
-       for update;
-    if not found then
+    -- Its entity and lease come before it in the order of locks, where it has a lease. Where it got
+    -- one, or another, between the look and the lock, the order cannot be kept: a deadlock is possible
+    -- then, and repeated.
+    loop
+        select * into v_seen from gateway.jobs j where j.tenant = p_tenant and j.id = p_job;
+        if v_seen.state = 'running' then
+            perform 1 from gateway.entities e
+              where e.tenant = p_tenant and e.entity = v_seen.entity
+                for no key update;
+            perform 1 from gateway.job_leases l
+              where l.tenant = p_tenant and l.entity = v_seen.entity and l.job = p_job
+                for update;
+        end if;
+        select * into v_job from gateway.jobs j
+         where j.tenant = p_tenant and j.id = p_job
+           for update;
+        exit when not found or v_job.state <> 'running'
+               or (v_seen.state = 'running' and v_seen.entity = v_job.entity);
+    end loop;
+    if v_job.id is null then
         return query
         select 'finished', h.state from gateway.job_history h
          where h.tenant = p_tenant and h.id = p_job;
@@ -924,8 +1115,7 @@ begin
         return;
     end if;
     select l.fence into v_fence from gateway.job_leases l
-     where l.tenant = p_tenant and l.entity = v_job.entity and l.job = p_job
-       for update;
+     where l.tenant = p_tenant and l.entity = v_job.entity and l.job = p_job;
     v_now := gateway.clock();
 
     if v_job.state = 'running' then

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Any, Protocol, assert_never
+from weakref import WeakValueDictionary
 
 from starlette.responses import JSONResponse
 
@@ -53,8 +54,10 @@ class _Asked:
 class Fences:
     """The ASGI application of that one path.
 
-    ``at_once``: how many may ask the database together. Below the size of the pool, so that an
-    entity that somebody's long transaction has locked does not keep every connection from admits.
+    ``at_once``: how many may ask the database together. Below the size of the pool, so that
+    entities that somebody's long transaction has locked do not keep every connection from admits.
+    One of them for each entity: the row's lock lets one through at a time anyway, and those who ask
+    for one locked entity leave the rest to others.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Fences:
         self._metrics = metrics
         self._stopping = stopping
         self._turns = asyncio.Semaphore(at_once)
+        self._of_entity = WeakValueDictionary[tuple[int, str], asyncio.Lock]()
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         taken = await self._take(scope, receive)
@@ -121,19 +125,22 @@ class Fences:
         return _Asked(identity, principal, entity)
 
     async def _issue(self, asked: _Asked) -> Issued | Problem:
+        wanted = (asked.principal.tenant, asked.entity)
+        own = self._of_entity.setdefault(wanted, asyncio.Lock())
         try:
-            async with asyncio.timeout(_TURN_S):
-                await self._turns.acquire()
+            async with asyncio.timeout(_TURN_S) as limit, own, self._turns:
+                limit.reschedule(None)
+                return await self._ask(asked)
         except TimeoutError:
             return _FULL
+
+    async def _ask(self, asked: _Asked) -> Issued | Problem:
         try:
             result = await self._store.issue(asked.principal.tenant, asked.entity)
         except StoreUnavailable as error:
             return _unavailable(f"no fence was issued, because {error}")
         except AnswerLost as error:
             return _unavailable(f"a fence may have been issued and its answer was lost ({error})")
-        finally:
-            self._turns.release()
         match result:
             case Issued():
                 return result
@@ -176,6 +183,8 @@ class Fences:
         entity: str | None = None,
     ) -> None:
         problem, identity = refused.problem, refused.identity
+        if (problem.retry or problem.kind.retry) == "same-key":
+            problem = replace(problem, retry="wait")  # the question has no key
         principal = identity.principal
         self._metrics.problem(problem.type)
         log.event(
@@ -211,6 +220,6 @@ _TOO_LARGE = Problem(
 )
 _FULL = Problem(
     "overloaded",
-    "Ask again later: too many ask this gateway process for fences at once.",
+    "Ask again later: too many ask this gateway process for fences, or for one of this entity.",
     retry_after_s=1,
 )

@@ -60,7 +60,8 @@ def _issue() -> dict[str, Any]:
         "summary": "Issue the next fence of an entity",
         "description": (
             "Raises the entity's high-water mark; from then on the fence is the only one that is "
-            "admitted. Not idempotent: repeated, also after a lost answer, it issues a higher one."
+            "admitted. Not idempotent: repeated, also after a lost answer, it issues a higher one. "
+            "An entity's first is over 2^20, so that it is above those of an outside issuer."
         ),
         "requestBody": {
             "required": True,
@@ -82,7 +83,7 @@ def _issue() -> dict[str, Any]:
                 "content": {
                     "application/json": {
                         "schema": {"$ref": "#/components/schemas/Issued"},
-                        "example": {"entity": "invoice:123", "fence": 7},
+                        "example": {"entity": "invoice:123", "fence": 1048577},
                     }
                 },
             },

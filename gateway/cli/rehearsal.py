@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote_to_bytes
 from uuid import uuid4
 
 from gateway.core.auth import Principal, Snapshot
@@ -146,7 +145,7 @@ async def _take(
     if wrong is not None:
         refused = Refused(Identity(""), Problem("request-invalid", wrong))
         return Rehearsal(sought, None, found, refused)
-    if unquote_to_bytes(sought.path).decode("latin-1") in FIXED_PATHS:
+    if sought.path.decode("latin-1") in FIXED_PATHS:
         return Rehearsal(sought, None, found, Own())
     scope: Mapping[str, Any] = {
         "type": "http",

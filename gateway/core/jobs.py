@@ -6,12 +6,14 @@ Only references and words travel here; a payload is the bytes of the JSON docume
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Literal, assert_never
 from uuid import UUID
 
 __all__ = [
+    "DELAY_LIMIT_MS",
+    "ERROR_LIMIT",
     "PAYLOAD_LIMIT",
     "Cancelled",
     "Complete",
@@ -34,12 +36,23 @@ __all__ = [
     "Rejected",
     "Renewed",
     "Terms",
+    "cleaned",
     "digest_of",
+    "mistakes_in",
     "shown",
 ]
 
 PAYLOAD_LIMIT = 256 * 1024
 """Bytes of a payload, and of a result: a job carries words and references, not files."""
+
+ERROR_LIMIT = 4_096
+"""Characters of an error that are kept: its end, where a traceback says what happened."""
+
+DELAY_LIMIT_MS = 604_800_000
+"""Longest delay before an attempt: a week, as in ``tools.toml``."""
+
+_YEARS = range(1970, 9999)
+"""In which ``run_at`` and ``give_up_at`` lie: every language can hold these, in every time zone."""
 
 JobState = Literal["queued", "running", "waiting", "succeeded", "failed", "cancelled"]
 
@@ -286,7 +299,9 @@ def digest_of(end: End) -> bytes:
         case Complete(result=result, next=following):
             return _digest(b"completed", result, *_following(following))
         case Fail(error=error, retry=retry):
-            return _digest(b"failed", error.encode(), b"retry" if retry else b"")
+            return _digest(
+                b"failed", error.encode(errors="surrogatepass"), b"retry" if retry else b""
+            )
         case HandBack():
             return _digest(b"handed-back")
         case _:
@@ -306,3 +321,66 @@ def _digest(*parts: bytes) -> bytes:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.digest()
+
+
+def cleaned(error: str) -> str:
+    """An error as the database can hold it. A worker that fails must be able to say so, whatever a
+    library put into its message."""
+    kept = error[-ERROR_LIMIT:].replace("\0", "\ufffd")
+    return kept.encode(errors="replace").decode()
+
+
+def mistakes_in(what: NewJob | End) -> list[str]:
+    """Why the database could not hold it; each names the mend."""
+    match what:
+        case NewJob():
+            return _in_new(what)
+        case Complete(result=result, next=following):
+            found = _size("result", result)
+            if following is not None:
+                found += _text("next.name", following.name, 64)
+                found += _text("next.entity", following.entity, 255)
+            return found
+        case Fail(delay_ms=delay_ms) | HandBack(delay_ms=delay_ms):
+            if 0 <= delay_ms <= DELAY_LIMIT_MS:
+                return []
+            return [f"delay_ms: {delay_ms} is not within 0 to {DELAY_LIMIT_MS}"]
+        case _:
+            assert_never(what)
+
+
+def _in_new(job: NewJob) -> list[str]:
+    found = _size("payload", job.payload)
+    for name, value, longest in (
+        ("key", job.key, 255),
+        ("tool", job.tool, 64),
+        ("entity", job.entity, 255),
+        ("session", job.session, 255),
+        ("on_behalf", job.on_behalf, 255),
+        ("stage", job.stage, 64),
+    ):
+        found += _text(name, value, longest)
+    for name, value in (("model", job.model), ("provider", job.provider)):
+        found += _text(name, value, 128, shortest=0)
+    if not 1 <= job.priority <= 9:
+        found.append(f"priority: {job.priority} is not within 1 to 9")
+    for name, at in (("run_at", job.run_at), ("give_up_at", job.give_up_at)):
+        if at is not None and (at.tzinfo is None or at.astimezone(UTC).year not in _YEARS):
+            found.append(f"{name}: give a time with its zone, in the years 1970 to 9998")
+    return found
+
+
+def _size(name: str, value: bytes) -> list[str]:
+    if len(value) <= PAYLOAD_LIMIT:
+        return []
+    return [f"{name}: {len(value)} bytes are more than {PAYLOAD_LIMIT}; send a reference"]
+
+
+def _text(name: str, value: str | None, longest: int, *, shortest: int = 1) -> list[str]:
+    if value is None:
+        return []
+    if not shortest <= len(value) <= longest:
+        return [f"{name}: {len(value)} characters are not within {shortest} to {longest}"]
+    if value != cleaned(value):
+        return [f"{name}: take out U+0000 and lone surrogates"]
+    return []

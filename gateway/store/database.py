@@ -81,6 +81,8 @@ class Database:
                 "idle_in_transaction_session_timeout": "10000",
                 # Durability is the product: a role or database default must not weaken it.
                 "synchronous_commit": "on",
+                # What is judged under a row lock must be read after the lock was got.
+                "default_transaction_isolation": "read committed",
             },
         )
         return cls(pool)

@@ -2,7 +2,11 @@
 
 Every method is one statement with one commit, and may be repeated after ``AnswerLost``: the second
 finds what the first did. All raise ``StoreUnavailable`` or ``AnswerLost`` as ``Database.fetch``
-does; the code 40P01 (deadlock: nothing was done) is to be repeated too.
+does, and ``ValueError`` for what the database could not hold. The loser of a deadlock did nothing
+and is repeated here, twice.
+
+A batch of ends that waited too long is repeated one by one, so that one entity which somebody's own
+transaction has locked holds up no other.
 
 Batches are of one tenant. Results come back in the order of what was asked.
 """
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -34,9 +39,12 @@ from gateway.core.jobs import (
     Rejected,
     Renewed,
     Terms,
+    cleaned,
     digest_of,
+    mistakes_in,
     shown,
 )
+from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.queries import load
 
@@ -47,8 +55,13 @@ _SQL = load("jobs")
 CLAIM_LIMIT = 100
 """Jobs that one claim takes at most: as many payloads as fit into a statement of 2 s."""
 
-_ERROR_LIMIT = 4_096
-"""Characters of an error that are kept: its end, where a traceback says what happened."""
+_DEADLOCK, _TIMED_OUT = "40P01", "57014"
+
+_TRIES = 3
+"""Of one statement that loses deadlocks; each takes the second after which the server looks."""
+
+_REASON_LIMIT = 4_000
+"""Characters of an operator's reason: with what is put before it, as long as an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,8 @@ class JobStore:
 
     async def enqueue(self, tenant: int, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue; a known key answers with the first job and what became of it."""
-        rows = await self._database.fetch(
+        _refuse_mistakes(jobs)
+        rows = await self._fetch(
             _SQL["enqueue"],
             tenant,
             [j.id for j in jobs],
@@ -106,7 +120,7 @@ class JobStore:
             raise ValueError(f"a claim takes 1 to {CLAIM_LIMIT} jobs, not {limit}")
         if len({t.tool for t in terms}) != len(terms):
             raise ValueError("a claim names each tool once")
-        rows = await self._database.fetch(
+        rows = await self._fetch(
             _SQL["claim"],
             *(tenant, limit, owner, claim),
             [t.tool for t in terms],
@@ -122,7 +136,7 @@ class JobStore:
         """A worker's heartbeat for all its leases."""
         if len({h.entity for h in held}) != len(held):
             raise ValueError("an entity has one lease, so a heartbeat names it once")
-        rows = await self._database.fetch(
+        rows = await self._fetch(
             _SQL["renew"],
             tenant,
             [h.entity for h in held],
@@ -141,7 +155,27 @@ class JobStore:
         results that came too late."""
         if len({e.lease.job for e in ends}) != len(ends):
             raise ValueError("a job has one lease, so a batch ends it once")
-        rows = await self._database.fetch(
+        _refuse_mistakes(ends)
+        try:
+            return await self._end(tenant, principal, ends)
+        except StoreUnavailable as error:
+            if error.code != _TIMED_OUT or len(ends) == 1:
+                raise
+        answers: list[Ended | Rejected] = []
+        failures: list[StoreUnavailable | AnswerLost] = []
+        for each in ends:
+            try:
+                answers += await self._end(tenant, principal, [each])
+            except (StoreUnavailable, AnswerLost) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]  # once all were tried; those that are done will say so, ``again``
+        return answers
+
+    async def _end(
+        self, tenant: int, principal: str, ends: Sequence[End]
+    ) -> list[Ended | Rejected]:
+        rows = await self._fetch(
             _SQL["end"],
             tenant,
             principal,
@@ -159,7 +193,7 @@ class JobStore:
 
     async def expired(self, limit: int) -> list[Expired]:
         """Leases of all tenants that are over and not recorded as such; it changes nothing."""
-        rows = await self._database.fetch(_SQL["expired"], limit)
+        rows = await self._fetch(_SQL["expired"], limit)
         return [
             Expired(row["tenant"], _held(row), row["tool"], row["attempts"], row["over_ms"])
             for row in rows
@@ -167,31 +201,43 @@ class JobStore:
 
     async def reap(self, expired: Sequence[tuple[Expired, int]]) -> list[Reaped]:
         """Record the ends of expired leases, each with the milliseconds before its next attempt;
-        one statement for each tenant. What others have locked, or reaped, is left out."""
+        one statement for each tenant. What others have locked, or reaped, is left out. So is a
+        tenant whose statement failed, for the next time; raises where all of them did."""
         reaped: list[Reaped] = []
-        for tenant in sorted({each.tenant for each, _ in expired}):
+        tenants = sorted({each.tenant for each, _ in expired})
+        failures: list[StoreUnavailable | AnswerLost] = []
+        for tenant in tenants:
             batch = [(each, delay_ms) for each, delay_ms in expired if each.tenant == tenant]
-            rows = await self._database.fetch(
-                _SQL["reap"],
-                tenant,
-                [each.lease.entity for each, _ in batch],
-                [each.lease.job for each, _ in batch],
-                [each.lease.fence for each, _ in batch],
-                [delay_ms for _, delay_ms in batch],
-            )
-            reaped += [Reaped(row["job"], row["fence"], shown(row["state"])) for row in rows]
+            try:
+                reaped += await self._reap(tenant, batch)
+            except (StoreUnavailable, AnswerLost) as error:
+                failures.append(error)
+        if failures and len(failures) == len(tenants):
+            raise failures[0]
         return reaped
+
+    async def _reap(self, tenant: int, batch: Sequence[tuple[Expired, int]]) -> list[Reaped]:
+        rows = await self._fetch(
+            _SQL["reap"],
+            tenant,
+            [each.lease.entity for each, _ in batch],
+            [each.lease.job for each, _ in batch],
+            [each.lease.fence for each, _ in batch],
+            [delay_ms for _, delay_ms in batch],
+        )
+        return [Reaped(row["job"], row["fence"], shown(row["state"])) for row in rows]
 
     async def give_up(self, limit: int) -> list[tuple[int, UUID]]:
         """Fail what is past its ``give_up_at`` and has no lease; tenant and job of each."""
-        rows = await self._database.fetch(_SQL["give_up"], limit)
+        rows = await self._fetch(_SQL["give_up"], limit)
         return [(row["tenant"], row["job"]) for row in rows]
 
     async def cancel(
         self, tenant: int, job: UUID, principal: str, reason: str
     ) -> Cancelled | Finished | None:
         """Cancel an unfinished job; a lease on it ends at once. ``None``: there is no such job."""
-        (row,) = await self._database.fetch(_SQL["cancel"], tenant, job, principal, reason)
+        _refuse_reason(reason)
+        (row,) = await self._fetch(_SQL["cancel"], tenant, job, principal, reason)
         match row["answer"]:
             case "cancelled":
                 return Cancelled()
@@ -203,24 +249,48 @@ class JobStore:
     async def of_session(self, tenant: int, session: str) -> list[UUID]:
         """The unfinished jobs of a session, to be cancelled one by one: each is a commit of its
         own, so that one that is locked holds up no other."""
-        rows = await self._database.fetch(_SQL["of_session"], tenant, session)
+        rows = await self._fetch(_SQL["of_session"], tenant, session)
         return [row["id"] for row in rows]
 
     async def approve(self, tenant: int, job: UUID, principal: str, reason: str) -> bool:
         """Let a waiting stage run; false where it does not wait."""
-        rows = await self._database.fetch(_SQL["approve"], tenant, job, principal, reason)
+        _refuse_reason(reason)
+        rows = await self._fetch(_SQL["approve"], tenant, job, principal, reason)
         return bool(rows[0][0])
 
     async def retry(self, tenant: int, job: UUID, principal: str, reason: str) -> bool:
         """Queue a failed or cancelled job again, under its id and key, from the stage it had come
         to; false where it is neither."""
-        rows = await self._database.fetch(_SQL["retry"], tenant, job, principal, reason)
+        _refuse_reason(reason)
+        rows = await self._fetch(_SQL["retry"], tenant, job, principal, reason)
         return bool(rows[0][0])
 
     async def find(self, tenant: int, job: UUID) -> Shown | None:
         """One job, finished or not."""
-        rows = await self._database.fetch(_SQL["find"], tenant, job)
+        rows = await self._fetch(_SQL["find"], tenant, job)
         return _shown(rows[0]) if rows else None
+
+    async def _fetch(self, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._database.fetch(sql, *args)
+            except StoreUnavailable as error:
+                if error.code != _DEADLOCK:
+                    raise
+        return await self._database.fetch(sql, *args)
+
+
+def _refuse_mistakes(batch: Sequence[NewJob] | Sequence[End]) -> None:
+    found = [f"[{no}].{text}" for no, each in enumerate(batch) for text in mistakes_in(each)]
+    if found:
+        raise ValueError("; ".join(found))
+
+
+def _refuse_reason(reason: str) -> None:
+    if len(reason) > _REASON_LIMIT or reason != cleaned(reason):
+        raise ValueError(
+            f"reason: at most {_REASON_LIMIT} characters, without U+0000 and lone surrogates"
+        )
 
 
 _EndRow = tuple[str, bytes, bytes | None, str | None, int, bool, str | None, str | None, bool]
@@ -235,8 +305,7 @@ def _end_row(end: End) -> _EndRow:
             wait = following is not None and following.wait
             return ("completed", digest, result, None, 0, False, name, entity, wait)
         case Fail(error=error, retry=retry, delay_ms=delay_ms):
-            kept = error[-_ERROR_LIMIT:]
-            return ("failed", digest, None, kept, delay_ms, retry, None, None, False)
+            return ("failed", digest, None, cleaned(error), delay_ms, retry, None, None, False)
         case HandBack(delay_ms=delay_ms):
             return ("handed-back", digest, None, None, delay_ms, False, None, None, False)
 

@@ -39,6 +39,7 @@ from tests.kit.commands import (
     response,
 )
 from tests.kit.db import Server
+from tests.kit.model import FIRST_ISSUED
 
 BUSY_PAGE = response(503, b"try later")
 RECORDED = Response(OK.status, recordable(OK.headers), OK.body)
@@ -195,7 +196,7 @@ def test_a_policy_that_issues_here_admits_none_before_the_first(caller: Caller) 
     early = caller.new(fence=3, issuer_here=True)
     assert caller.admit(early) == RejectNotHeld(3, 0, None)
     held = caller.subject.issue("invoice:1")
-    assert held == 1
+    assert held == FIRST_ISSUED
     caller.forwarded(fence=held, issuer_here=True)
 
 
@@ -203,10 +204,18 @@ def test_the_first_fence_issued_here_leaves_those_of_an_outside_issuer_far_behin
     caller: Caller,
 ) -> None:
     caller.settle(caller.forwarded("a", fence=41))
-    assert caller.subject.issue("invoice:1") == 41 + 2**20
     assert caller.subject.issue("invoice:1") == 42 + 2**20
+    assert caller.subject.issue("invoice:1") == 43 + 2**20
     late = caller.new("b", fence=42)
-    assert caller.admit(late) == RejectStale(42, 42 + 2**20)
+    assert caller.admit(late) == RejectStale(42, 43 + 2**20)
+
+
+def test_so_does_the_first_on_an_entity_of_which_no_outside_fence_was_seen(caller: Caller) -> None:
+    """Two workers: one has the outside issuer's 1 and was not heard of yet."""
+    held = caller.subject.issue("invoice:1")
+    late = caller.new("late", fence=1)
+    assert caller.admit(late) == RejectStale(1, held)
+    caller.forwarded("rightful", fence=held)
 
 
 def test_a_fence_that_is_not_held_gets_no_replay(caller: Caller) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from gateway.core.jobs import (
+    PAYLOAD_LIMIT,
     Cancelled,
     Complete,
     Ended,
+    Fail,
     Finished,
+    HandBack,
     Held,
     Lost,
     NextStage,
@@ -54,7 +59,7 @@ def test_a_job_is_enqueued_and_claimed_with_all_it_carries(jobs: Yard) -> None:
     assert (lease.job, lease.key, lease.tool, lease.attempt) == (job, "k", "t", 1)
     assert {name: getattr(lease, name) for name in about} == about
     assert (lease.remaining_ms, lease.total_remaining_ms) == (LEASE_MS, TOTAL_MS)
-    assert (lease.fence, lease.stage_no, lease.previous, lease.give_up_ms) == (1, 1, None, None)
+    assert (lease.stage_no, lease.previous, lease.give_up_ms) == (1, None, None)
     found = jobs.run(jobs.store.find(jobs.tenant, job))
     assert found is not None
     assert (found.job.state, found.job.owner, found.job.beat_ms) == ("running", "w9", 0)
@@ -172,7 +177,7 @@ def test_the_first_claim_on_an_outside_issuers_entity_jumps(jobs: Yard) -> None:
         jobs.tenant,
     )
     jobs.add(entity="e")
-    assert jobs.one().fence == 41 + 2**20
+    assert jobs.one().fence == 41 + 2**20 + 1
 
 
 def test_an_entity_has_one_lease_and_a_taken_one_raises_nothing(jobs: Yard) -> None:
@@ -640,3 +645,113 @@ def test_a_lease_is_judged_by_the_databases_clock_in_any_time_zone(jobs: Yard) -
     jobs.advance(LEASE_MS)
     assert [each.job for each in jobs.reap()] == [job]
     assert jobs.one().fence > first.fence
+
+
+def test_the_end_of_a_lease_frees_the_best_job_of_every_tool(jobs: Yard) -> None:
+    """Nobody may be there who claims the tool of the best."""
+    jobs.add(entity="e", tool="b")
+    first = jobs.claim(1, terms("b"))[0]
+    others = [jobs.add(entity="e", tool=tool) for tool in ("a", "a", "b", "b", "c")]
+    assert jobs.claim(5, terms("a"), terms("b"), terms("c")) == []
+    jobs.complete(first)
+    assert [jobs.stored(job) for job in others] == [
+        *("ready", "behind-entity", "ready", "behind-entity", "ready")
+    ]
+    jobs.nothing_is_lost()
+    assert jobs.claim(1, terms("b"))[0].job == others[2]
+    jobs.nothing_is_lost()
+
+
+@pytest.mark.parametrize(("limit", "more"), [(4, 3), (None, 7)])
+def test_a_users_limit_that_was_raised_or_removed_frees_who_was_behind_it(
+    jobs: Yard, limit: int | None, more: int
+) -> None:
+    made = [jobs.add(on_behalf="u") for _ in range(8)]
+    assert [each.job for each in jobs.claim(8, terms(max_per_user=1))] == made[:1]
+    jobs.nothing_is_lost()
+    freed = jobs.claim(8, terms(max_per_user=limit))
+    assert [each.job for each in freed] == made[1 : 1 + more]
+    jobs.nothing_is_lost()
+
+
+def test_a_raised_limit_frees_no_more_than_have_room(jobs: Yard) -> None:
+    made = [jobs.add(on_behalf="u") for _ in range(8)]
+    assert len(jobs.claim(8, terms(max_per_user=1))) == 1
+    for _ in range(3):  # those that are ready already count
+        ahead = [jobs.add(priority=1)]
+        assert [each.job for each in jobs.claim(1, terms(max_per_user=4))] == ahead
+        assert [jobs.stored(job) for job in made].count("ready") == 3
+
+
+@pytest.mark.parametrize("name", ["p_run_at", "p_give_up_at"])
+@pytest.mark.parametrize("at", ["infinity", "-infinity", "1969-12-31", "9999-01-02"])
+def test_times_that_not_every_language_holds_are_refused(jobs: Yard, name: str, at: str) -> None:
+    """One job with such a time would fail every claim that meets it."""
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="1970 to 9998"):
+        jobs.sql(f"select gateway.enqueue('default', 't', {name} => '{at}')")
+    job = jobs.add()
+    with pytest.raises(asyncpg.CheckViolationError):
+        jobs.sql(f"update gateway.jobs set {name[2:]} = '{at}' where id = $1", job)
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"run_at": datetime.max.replace(tzinfo=UTC)}, "run_at"),
+        ({"give_up_at": datetime(9999, 1, 1, tzinfo=UTC)}, "give_up_at"),
+        ({"payload": b"1" * (PAYLOAD_LIMIT + 1)}, "payload"),
+        ({"key": "k" * 256}, "key"),
+        ({"tool": "t" * 65}, "tool"),
+        ({"entity": "a\0"}, "entity"),
+        ({"session": "\udc80"}, "session"),
+        ({"priority": 0}, "priority"),
+    ],
+)
+def test_what_the_database_cannot_hold_is_not_sent(
+    jobs: Yard, about: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        jobs.add(**about)
+
+
+def test_an_end_that_the_database_cannot_hold_is_not_sent(jobs: Yard) -> None:
+    jobs.add()
+    lease = jobs.one()
+    for end, says in (
+        (Complete(lease.held, b"1" * (PAYLOAD_LIMIT + 1)), "result"),
+        (Complete(lease.held, b"1", NextStage("n" * 65)), r"next\.name"),
+        (Complete(lease.held, b"1", NextStage("n", "e" * 256)), r"next\.entity"),
+        (HandBack(lease.held, 2**62), "delay_ms"),
+        (Fail(lease.held, "e", delay_ms=-1), "delay_ms"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            jobs.end(end)
+    for reason in ("x" * 5_000, "a\0b", "\udc80"):
+        with pytest.raises(ValueError, match="reason"):
+            jobs.run(jobs.store.cancel(jobs.tenant, lease.job, "operator:o", reason))
+    assert jobs.complete(lease) == Ended("succeeded", again=False)
+
+
+def test_a_worker_can_say_that_it_failed_whatever_its_error_holds(jobs: Yard) -> None:
+    job = jobs.add()
+    lease = jobs.one()
+    error = "x" * 5_000 + "a\0b\udc80c"
+    for again in (False, True):
+        assert jobs.fail(lease, error) == Ended("queued", again=again)
+    found = jobs.run(jobs.store.find(jobs.tenant, job))
+    assert found is not None
+    assert found.job.error is not None
+    assert (len(found.job.error), found.job.error[-5:]) == (4_096, "a\ufffdb?c")
+
+
+@pytest.mark.parametrize("mark", [2**63 - 1, 2**63 - 2, 2**63 - 2**20])
+def test_an_entity_whose_counter_is_used_up_fails_no_claim_of_others(jobs: Yard, mark: int) -> None:
+    """An outside issuer may send the highest fence there is."""
+    jobs.sql(
+        "insert into gateway.entities (tenant, entity, fence, touched_at)"
+        " values ($1, 'e', $2, gateway.clock())",
+        *(jobs.tenant, mark),
+    )
+    used_up, other = jobs.add(entity="e"), jobs.add()
+    assert [lease.job for lease in jobs.claim(2)] == [other]
+    assert jobs.stored(used_up) == "ready"

@@ -14,6 +14,7 @@ from tests.integrate.queues import PgQueuerKit, ProcrastinateKit, Queue, Worker
 from tests.kit.db import Server
 from tests.kit.faults import until
 from tests.kit.gateway import Stack, rows, stack
+from tests.kit.model import FIRST_ISSUED
 
 TITLE = "I have a queue already. Where do fences come from?"
 Kit = type[ProcrastinateKit] | type[PgQueuerKit]
@@ -67,12 +68,13 @@ def test_a_worker_that_lost_its_job_captures_nothing(
     ):
         second_is_done(served, second)
         first.go_on()
-        served.gateway.wait_for_log(event="decision", problem="fence-stale", fence=1, mark=2)
+        fence, mark = FIRST_ISSUED, FIRST_ISSUED + 1
+        served.gateway.wait_for_log(event="decision", problem="fence-stale", fence=fence, mark=mark)
         (effect,) = served.upstream.effects
         assert effect.target == b"/v1/invoices/inv-1/capture"
         (evidence,) = rows(served.database, "select * from gateway.audit")
         assert (evidence["event"], evidence["entity"]) == ("fence_stale", "invoice:inv-1")
-        assert (evidence["fence"], evidence["high_water_mark"]) == (1, 2)
+        assert (evidence["fence"], evidence["high_water_mark"]) == (fence, mark)
 
 
 @pytest.mark.parametrize("kit", [ProcrastinateKit, PgQueuerKit])
@@ -97,7 +99,7 @@ def test_a_late_worker_that_fails_the_job_of_another_leads_to_one_capture_all_th
         taken_over(kit, served, tmp_path) as (queue, first, second),
     ):
         first.go_on(jobs=9)
-        served.gateway.wait_for_log(event="decision", problem="fence-stale", fence=1)
+        served.gateway.wait_for_log(event="decision", problem="fence-stale", fence=FIRST_ISSUED)
         second.go_on(jobs=9)
         until(queue.succeeded, "the queue says that the job succeeded", timeout_s=30)
         assert len(served.upstream.effects) == 1

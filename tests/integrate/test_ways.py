@@ -17,6 +17,7 @@ from tests.integrate.test_recipes import Kit, documented
 from tests.kit.client import PREFIX
 from tests.kit.db import Server, with_connection
 from tests.kit.gateway import Stack, rows, stack
+from tests.kit.model import FIRST_ISSUED
 
 FenceFor = Callable[[str, str, Callable[[], bool]], int]
 
@@ -52,7 +53,7 @@ def test_a_worker_needs_no_rights_on_the_gateways_schema(
         await transaction.rollback()
         return fence
 
-    assert with_connection(database, hand_out) == "1"
+    assert with_connection(database, hand_out) == str(FIRST_ISSUED)
 
 
 @pytest.mark.parametrize("kit", [ProcrastinateKit, PgQueuerKit])
@@ -64,7 +65,7 @@ def test_a_hand_out_that_is_undone_raises_nothing(database: str, tmp_path: Path,
     async def undone(conn: asyncpg.Connection) -> object:
         transaction = conn.transaction()
         await transaction.start()
-        assert await conn.fetchval(HAND_OUT[kit]) == "1"
+        assert await conn.fetchval(HAND_OUT[kit]) == str(FIRST_ISSUED)
         await transaction.rollback()
         return await conn.fetchval("select count(*) from gateway.entities")
 
@@ -77,14 +78,14 @@ def test_a_request_to_abort_a_job_is_no_hand_out(database: str, tmp_path: Path) 
     queue.enqueue("inv-1")
 
     async def aborted(conn: asyncpg.Connection) -> object:
-        assert await conn.fetchval(HAND_OUT[ProcrastinateKit]) == "1"
+        assert await conn.fetchval(HAND_OUT[ProcrastinateKit]) == str(FIRST_ISSUED)
         await conn.execute(
             "select procrastinate_cancel_job_v1(id, true, false) from procrastinate_jobs"
         )
         asked = await conn.fetchval("select abort_requested from procrastinate_jobs")
         return asked, await conn.fetchval("select fence from gateway.entities")
 
-    assert with_connection(database, aborted) == (True, 1)
+    assert with_connection(database, aborted) == (True, FIRST_ISSUED)
 
 
 # --- over HTTP ------------------------------------------------------------------------------------
@@ -152,4 +153,5 @@ def test_it_asks_whether_the_work_is_still_its_own_behind_the_fence(
         marks.extend(row["fence"] for row in rows(served.database, sql))
         return True
 
-    assert [code["fence_for"]("invoice:c", served.gateway.url, still_mine)] == marks == [1]
+    fence = code["fence_for"]("invoice:c", served.gateway.url, still_mine)
+    assert [fence] == marks == [FIRST_ISSUED]

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.kit.db import with_connection
+from tests.kit.model import FIRST_ISSUED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
 BLOCKS = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -25,6 +26,6 @@ def test_sql_in_the_documents_runs(database: str, sql: str) -> None:
 
     first, second = with_connection(database, twice)
     if "issue_fence" in sql:
-        assert (first, second) == (1, 2)
+        assert (first, second) == (FIRST_ISSUED, FIRST_ISSUED + 1)
     else:
         assert first == second

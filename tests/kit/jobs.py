@@ -62,7 +62,8 @@ select j.id from gateway.jobs j
    and not exists (select from gateway.job_leases l
                     where (l.tenant, l.entity) = (j.tenant, j.entity))
    and not exists (select from gateway.jobs o
-                    where (o.tenant, o.entity, o.state) = (j.tenant, j.entity, 'ready'))
+                    where (o.tenant, o.entity, o.tool, o.state)
+                        = (j.tenant, j.entity, j.tool, 'ready'))
 union all
 select j.id from gateway.jobs j
  where j.state = 'behind-user'

@@ -15,7 +15,10 @@ from gateway.core.decide import Facts, Known, Open, SettledBy, State
 from gateway.core.headers import recordable
 from gateway.core.model import Response
 
-__all__ = ["AuditRow", "Entity", "FakeStore", "Model", "Row"]
+__all__ = ["FIRST_ISSUED", "AuditRow", "Entity", "FakeStore", "Model", "Row"]
+
+FIRST_ISSUED = 2**20 + 1
+"""The first fence that is issued here to an entity of which none was seen."""
 
 EntityKey = tuple[int, str]
 CommandKey = tuple[int, bytes]
@@ -112,7 +115,7 @@ class Model:
     def issue(self, tenant: int, entity: str) -> int:
         """A fence to somebody outside, on an entity without a lease."""
         found = self.entities.setdefault((tenant, entity), Entity())
-        jump = 2**20 if found.held is None and found.mark > 0 else 1
+        jump = FIRST_ISSUED if found.held is None else 1
         found.mark = found.held = found.mark + jump
         return found.mark
 

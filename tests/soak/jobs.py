@@ -18,7 +18,91 @@ _LOCKED = """\
         for no key update;
 """
 
+_PAST = """\
+         order by random()
+    )
+    select p.tenant, p.entity, p.job, p.fence, p.tool, j.attempts,
+           floor(extract(epoch from v_now - p.lease_until) * 1000)::bigint
+      from past p
+     cross join lateral (
+        select from gateway.entities e where e.tenant = p.tenant and e.entity = p.entity
+           for no key update skip locked) as e
+     cross join lateral (
+        select from gateway.job_leases l where l.tenant = p.tenant and l.entity = p.entity\
+"""
+_UNLOCKED = ") as l\n"
+
 JOBS = [
+    Mutant(
+        _SQL,
+        "a claim passes over an entity that is locked",
+        " skip locked) as e;\n        v_now := gateway.clock();\n        with leased",
+        ") as e;\n        v_now := gateway.clock();\n        with leased",
+        (f"{_RACES}test_a_locked_entity_keeps_no_claim_from_the_others",),
+    ),
+    Mutant(
+        _SQL,
+        "a claim passes over an entity that another transaction is just making",
+        "set lock_timeout = '5ms'\n",
+        "",
+        (f"{_RACES}test_a_locked_entity_keeps_no_claim_from_the_others",),
+    ),
+    Mutant(
+        _SQL,
+        "an end locks its entity before its lease",
+        "        for no key update;\n    perform 1\n       from gateway.job_leases l\n",
+        "        for no key update skip locked;\n    perform 1\n       from gateway.job_leases l\n",
+        (f"{_RACES}test_a_heartbeat_does_not_wait_for_an_end_that_waits_for_its_entity",),
+    ),
+    Mutant(
+        _SQL,
+        "the end of a lease makes ready what was behind it of every tool",
+        "                      and j.tool > b.tool\n",
+        "                      and false\n",
+        (f"{_STORE}test_the_end_of_a_lease_frees_the_best_job_of_every_tool",),
+    ),
+    Mutant(
+        _SQL,
+        "a limit that was raised or removed frees who was behind it",
+        "    perform gateway.free_behind_users(p_tenant, p_tool, p_max_per_user);\n",
+        "",
+        (f"{_STORE}test_a_users_limit_that_was_raised_or_removed_frees_who_was_behind_it",),
+    ),
+    Mutant(
+        _SQL,
+        "a raised limit frees no more than have room",
+        "                    limit b.room) as j) as room\n",
+        "                    limit 0) as j) as room\n",
+        (f"{_STORE}test_a_raised_limit_frees_no_more_than_have_room",),
+    ),
+    Mutant(
+        "migrations/0006_jobs.sql",
+        "a job's times are such as every language can hold",
+        "at < timestamptz '9999-01-01 00:00:00Z'",
+        "true",
+        (f"{_STORE}test_times_that_not_every_language_holds_are_refused",),
+    ),
+    Mutant(
+        "gateway/store/jobs.py",
+        "a batch of ends that waited too long is repeated one by one",
+        "            if error.code != _TIMED_OUT or len(ends) == 1:\n                raise\n",
+        "            raise\n",
+        (f"{_RACES}test_one_locked_entity_keeps_no_other_result_of_a_batch",),
+    ),
+    Mutant(
+        "gateway/store/jobs.py",
+        "the loser of a deadlock is repeated",
+        "_TRIES = 3\n",
+        "_TRIES = 1\n",
+        (f"{_RACES}test_the_loser_of_a_deadlock_is_repeated",),
+    ),
+    Mutant(
+        "gateway/core/jobs.py",
+        "an error is sent as the database can hold it",
+        '.replace("\\0", "\\ufffd")',
+        "",
+        (f"{_STORE}test_a_worker_can_say_that_it_failed_whatever_its_error_holds",),
+    ),
     Mutant(
         _SQL,
         "every end of a lease raises the counter",
@@ -66,22 +150,22 @@ JOBS = [
     Mutant(
         _SQL,
         "only what is over is reaped",
-        "     where l.tenant = p_tenant and l.entity = any (v_entity) and l.lease_until <= v_now;",
-        "     where l.tenant = p_tenant and l.entity = any (v_entity);",
+        "       and l.lease_until <= v_now;\n    if v_job",
+        "    ;\n    if v_job",
         (f"{_RACES}test_a_lease_that_was_renewed_meanwhile_is_not_reaped",),
     ),
     Mutant(
         _SQL,
         "one stuck row stops no reaper",
-        "     limit p_limit\n       for update of l, j skip locked;",
-        "     limit p_limit;",
+        _PAST + _UNLOCKED.replace(") as l", "\n           for update skip locked) as l"),
+        _PAST.replace("         order by random()\n", "") + _UNLOCKED,
         (f"{_RACES}test_one_row_that_is_stuck_stops_no_reaper",),
     ),
     Mutant(
         _SQL,
         "the end of a lease makes ready what was behind it",
-        "    perform gateway.unblock(p_tenant, v_entity, v_tool, v_on_behalf);\n\n    perform 1",
-        "    perform 1",
+        "    perform gateway.unblock(p_tenant, v_entity, v_tool, v_on_behalf);\n\n    -- Every",
+        "    -- Every",
         (f"{_STORE}test_the_best_of_those_behind_comes_next",),
     ),
     Mutant(

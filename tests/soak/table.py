@@ -231,6 +231,13 @@ _CORE = [
         "issue(1, asked.entity)",
         (f"{_ISSUES}test_a_key_is_asked_for_and_tenants_share_no_counter",),
     ),
+    Mutant(
+        "gateway/api/fences.py",
+        "those who ask for one entity leave turns to others",
+        "as limit, own, self._turns:",
+        "as limit, self._turns:",
+        (f"{_ISSUES}test_who_asks_for_a_locked_entity_keeps_no_turn_from_others",),
+    ),
 ]
 
 _SQL = [
@@ -276,9 +283,16 @@ _SQL = [
     Mutant(
         "migrations/0005_issue.sql",
         "the first fence issued here leaves those of an outside issuer behind",
-        "then fence + 1048576 else fence + 1 end;",
+        "then fence + 1048577 else fence + 1 end;",
         "then fence + 1 else fence + 1 end;",
         (f"{_STORE}test_the_first_fence_issued_here_leaves_those_of_an_outside_issuer_far_behind",),
+    ),
+    Mutant(
+        "migrations/0005_issue.sql",
+        "so does the first on an entity of which no outside fence was seen",
+        "case when held is null then fence + 1048577",
+        "case when held is null and fence > 0 then fence + 1048577",
+        (f"{_STORE}test_so_does_the_first_on_an_entity_of_which_no_outside_fence_was_seen",),
     ),
     Mutant(
         "migrations/0005_issue.sql",
