@@ -117,8 +117,8 @@ begin
 end
 $$;
 
--- Admit as before (see 0002 for its guard, 0004 for outlines), with row 2. p_issuer_here: what the
--- policy says; null: outside.
+-- Admit as before (see 0002 for its guard), with row 2, and with the outline of 0004. p_issuer_here:
+-- what the policy says; null: outside.
 create function gateway.admit(
     p_tenant int[], p_key_digest bytea[], p_key text[], p_policy text[], p_entity text[],
     p_fingerprint bytea[], p_rules bytea[], p_fence bigint[], p_attempt uuid[],
@@ -281,16 +281,16 @@ begin
 end
 $$;
 
--- The admit of the release before, which may still be running: no policy issues here. A fence that
--- row 2 refuses is not admitted either, and finds no key: that release knows no name for it, tries
--- again and answers `overloaded`, or what it makes of another command of a serial entity.
+-- The admit of the release before, which may still be running: without outlines, and no policy issues
+-- here. A fence that row 2 refuses is not admitted either, and finds no key: that release knows no
+-- name for it, tries again and answers `overloaded`, or what it makes of another command of a serial
+-- entity.
 create or replace function gateway.admit(
     p_tenant int[], p_key_digest bytea[], p_key text[], p_policy text[], p_entity text[],
     p_fingerprint bytea[], p_rules bytea[], p_fence bigint[], p_attempt uuid[],
     p_principal text[], p_request_id text[], p_serial boolean[], p_unknown text[],
     p_upstream_key text[], p_upstream_digest bytea[],
-    p_deadline_ms int[], p_settle_delay_s int[], p_response_days int[], p_key_days int[],
-    p_outline bytea[]
+    p_deadline_ms int[], p_settle_delay_s int[], p_response_days int[], p_key_days int[]
 ) returns table (
     ord bigint, mark bigint,
     known_attempt uuid, known_state text, known_same boolean, known_remaining_ms bigint,
@@ -306,7 +306,7 @@ as $$
       from gateway.admit(
         p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fingerprint, p_rules, p_fence, p_attempt,
         p_principal, p_request_id, p_serial, p_unknown, p_upstream_key, p_upstream_digest,
-        p_deadline_ms, p_settle_delay_s, p_response_days, p_key_days, p_outline,
+        p_deadline_ms, p_settle_delay_s, p_response_days, p_key_days, null::bytea[],
         null::boolean[]) as a
       join unnest(p_fence, p_attempt) with ordinality as i (fence, attempt, ord) on i.ord = a.ord
       left join lateral (select a.*) as k
