@@ -33,7 +33,7 @@ usage: python3 dev.py COMMAND [arguments]
   test  [...]   lint, types, layering and tests (arguments go to pytest)
   lint          the same without pytest
   bench [...]   run the benchmarks
-  soak  [...]   break one rule after the other in a copy: named tests must notice (minutes)
+  soak  [...]   what takes minutes: many jobs; rules broken one by one, which named tests notice
 """
 
 # The caller's own environment must not decide what runs here: another virtual environment, a
