@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from gateway.demo.processes import DemoError, environment
+from gateway.crew import CrewError, environment
 from gateway.demo.render import Narrator
 from gateway.demo.world import MOUNT, World
 
@@ -47,10 +47,10 @@ Press Ctrl-C here to stop everything and remove {world.folder}."""
 
 
 def wait(world: World) -> None:
-    """Until a signal ends it. Raises `DemoError` if the gateway ends by itself."""
+    """Until a signal ends it. Raises `CrewError` if the gateway ends by itself."""
     while world.gateway.poll() is None:
         time.sleep(_POLL_S)
-    raise DemoError(f"the gateway has ended:\n{world.crew.tail('gateway')}")
+    raise CrewError(f"the gateway has ended:\n{world.crew.tail('gateway')}")
 
 
 def _curl(world: World, key: str, fence: int) -> str:

@@ -6,13 +6,17 @@ import argparse
 import contextlib
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
+from gateway.crew import (
+    CrewError,
+    Interrupted,
+    Interrupts,
+    crew_in,
+    environment,
+    open_folder,
+)
 from gateway.demo import keep, ledger, story
-from gateway.demo.processes import Crew, DemoError, Interrupted, Interrupts, environment
 from gateway.demo.render import Narrator
 from gateway.demo.stage import Stage
 from gateway.demo.world import MOUNT, World, build
@@ -38,7 +42,7 @@ def main(argv: list[str]) -> int:
     except Interrupted as interrupted:
         print(f"fencegate demo: ended by {interrupted}", file=sys.stderr)
         return 128 + interrupted.number
-    except (DemoError, FencegateError) as error:
+    except (CrewError, FencegateError) as error:
         print(f"fencegate demo: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
@@ -50,7 +54,7 @@ def main(argv: list[str]) -> int:
 def _demo(stay: bool, interrupts: Interrupts) -> int:
     out = Narrator(sys.stdout)
     begun = time.monotonic()
-    with _folder() as folder, _crew(folder, interrupts) as crew:
+    with open_folder("fencegate-demo-") as folder, crew_in(folder, interrupts) as crew:
         out.say("Starting an API without idempotency (twice), PostgreSQL and the gateway ...")
         world = build(folder, crew)
         out.say(f"Ready after {time.monotonic() - begun:.1f} s.")
@@ -109,24 +113,6 @@ def _stages(world: World, out: Narrator) -> tuple[Stage, Stage]:
         operator_env=world.operator_env,
     )
     return without, guarded
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fencegate-demo-", ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
-        if os.geteuid() == 0:
-            folder.chmod(0o711)  # root's PostgreSQL runs as another account and must pass through
-        yield folder
-
-
-@contextlib.contextmanager
-def _crew(folder: Path, interrupts: Interrupts) -> Iterator[Crew]:
-    crew = Crew(folder, interrupts)
-    try:
-        yield crew
-    finally:
-        crew.stop()
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:

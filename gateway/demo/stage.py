@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.crew import Crew, CrewError, Finished
 from gateway.demo.ledger import Command
-from gateway.demo.processes import Crew, DemoError, Finished
 from gateway.demo.render import Narrator
 from gateway.demo.wire import Answer, Exchange, parse
 from gateway.demo.world import Api
@@ -63,14 +63,14 @@ class Stage:
         assert process.stdout is not None
         said = process.stdout.readline()
         if not said.startswith("* "):
-            raise DemoError(f"worker {name} did not start:\n{said}{process.stdout.read()}")
+            raise CrewError(f"worker {name} did not start:\n{said}{process.stdout.read()}")
         self.out.say(said[2:].strip() + ".")
         return Worker(name, process, self)
 
     def operate(self, *arguments: str) -> str:
         """Type a `fencegate` command, as an operator does; what it printed."""
         if self.operator_env is None:
-            raise DemoError("there is no gateway to operate here")
+            raise CrewError("there is no gateway to operate here")
         argv = [sys.executable, "-m", "gateway.cli", *arguments]
         finished = self.crew.run("operator", argv, self.operator_env)
         self.out.typed(shlex.join(["fencegate", *arguments]), finished.output)
@@ -107,7 +107,7 @@ class Worker:
         self.process.send_signal(signal.SIGSTOP)
         _, status = os.waitpid(self.process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
-            raise DemoError(f"worker {self.name} ended instead of pausing")
+            raise CrewError(f"worker {self.name} ended instead of pausing")
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -129,4 +129,4 @@ def _read(finished: Finished) -> Exchange:
     try:
         return parse(finished.output)
     except ValueError as error:
-        raise DemoError(f"{error}:\n{finished.output}") from error
+        raise CrewError(f"{error}:\n{finished.output}") from error

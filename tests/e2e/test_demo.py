@@ -2,87 +2,34 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
+from gateway.crew import Crew, Interrupts, environment
 from gateway.demo import story
 from gateway.demo.ledger import Command, Effect, differences, read
-from gateway.demo.processes import Crew, Interrupts, environment
 from gateway.demo.render import Narrator
 from gateway.demo.stage import Stage
 from gateway.demo.world import start_api
+from tests.kit import show
 from tests.kit.db import open_folder
+from tests.kit.show import Show
 
-MARK = "DEMO_TEST_MARK"
 PROMPT = "Press Ctrl-C here"
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 
-@dataclass
-class Demo:
-    """A demo that runs, and the means to find its processes: a variable that all of them have."""
-
-    process: "subprocess.Popen[str]"
-    mark: str
-    folder: Path
-
-    def read_until(self, words: str) -> str:
-        assert self.process.stdout is not None
-        seen = ""
-        for line in self.process.stdout:
-            seen += line
-            if words in line:
-                return seen
-        raise AssertionError(f"it ended before it said {words!r}:\n{seen}")
-
-    def finish(self) -> tuple[int, str]:
-        """Its exit code and what it said from here on. It has a limit of time of its own."""
-        assert self.process.stdout is not None
-        output = self.process.stdout.read()
-        return self.process.wait(), output
-
-    def left(self) -> list[str]:
-        """Command lines of its processes that still run."""
-        needle = f"{MARK}={self.mark}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and needle in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:  # gone meanwhile
-                continue
-        return found
-
-    def assert_nothing_left(self, within_s: float = 0) -> None:
-        deadline = time.monotonic() + within_s
-        while left := self.left():
-            assert time.monotonic() < deadline, left
-        assert list(self.folder.iterdir()) == []
-
-
-def start(folder: Path, *arguments: str, **env: str) -> Demo:
-    mark = uuid4().hex
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli", "demo", *arguments],
-        env={**os.environ, MARK: mark, "TMPDIR": str(folder), **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return Demo(process, mark, folder)
+def start(folder: Path, *arguments: str, **env: str) -> Show:
+    return show.start(folder, "demo", *arguments, **env)
 
 
 @pytest.fixture
@@ -93,9 +40,9 @@ def tmp_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def started() -> Iterator[list[Demo]]:
+def started() -> Iterator[list[Show]]:
     """Demos to be ended if the test does not."""
-    demos: list[Demo] = []
+    demos: list[Show] = []
     yield demos
     for demo in demos:
         demo.process.kill()
@@ -112,7 +59,7 @@ def rows(output: str) -> dict[str, tuple[int, ...]]:
 
 @linux
 def test_the_demo_shows_duplicates_without_and_none_with_the_gateway(
-    tmp_path: Path, started: list[Demo]
+    tmp_path: Path, started: list[Show]
 ) -> None:
     # Somebody's own settings must not lead the demo to their database.
     foreign = {"FENCEGATE_DATABASE_URL": "postgresql://x@127.0.0.1:1/x", "FENCEGATE_DRAIN_S": "no"}
@@ -138,7 +85,7 @@ def test_the_demo_shows_duplicates_without_and_none_with_the_gateway(
 @linux
 @pytest.mark.skipif(shutil.which("curl") is None, reason="pastes lines for curl")
 def test_keep_leaves_it_running_with_lines_that_can_be_pasted(
-    tmp_path: Path, started: list[Demo]
+    tmp_path: Path, started: list[Show]
 ) -> None:
     demo = start(tmp_path, "--keep")
     started.append(demo)
@@ -168,7 +115,7 @@ def test_keep_leaves_it_running_with_lines_that_can_be_pasted(
 @linux
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_middle_stops_everything(
-    tmp_path: Path, started: list[Demo], number: signal.Signals
+    tmp_path: Path, started: list[Show], number: signal.Signals
 ) -> None:
     demo = start(tmp_path)
     started.append(demo)
@@ -181,7 +128,7 @@ def test_a_signal_in_the_middle_stops_everything(
 
 
 @linux
-def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path, started: list[Demo]) -> None:
+def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path, started: list[Show]) -> None:
     demo = start(tmp_path)
     started.append(demo)
     demo.read_until("Its process is stopped right there")
@@ -197,7 +144,7 @@ def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path, started: list[Demo]
 
 @linux
 def test_what_cannot_be_started_is_said_and_the_rest_is_stopped(
-    tmp_path: Path, started: list[Demo]
+    tmp_path: Path, started: list[Show]
 ) -> None:
     demo = start(tmp_path, FENCEGATE_POSTGRES_BIN="/nowhere")
     started.append(demo)
@@ -209,7 +156,7 @@ def test_what_cannot_be_started_is_said_and_the_rest_is_stopped(
 
 
 @linux
-def test_a_reader_that_leaves_early_ends_it(tmp_path: Path, started: list[Demo]) -> None:
+def test_a_reader_that_leaves_early_ends_it(tmp_path: Path, started: list[Show]) -> None:
     demo = start(tmp_path)
     started.append(demo)
     demo.read_until("Act 1")

@@ -1,4 +1,4 @@
-"""Every process of the demo, and their certain end: on success, failure, Ctrl-C and `kill -9`."""
+"""Processes and their certain end: on success, failure, Ctrl-C and `kill -9`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,16 @@ from types import FrameType
 
 import gateway
 
-__all__ = ["Crew", "DemoError", "Finished", "Interrupted", "Interrupts", "environment"]
+__all__ = [
+    "Crew",
+    "CrewError",
+    "Finished",
+    "Interrupted",
+    "Interrupts",
+    "crew_in",
+    "environment",
+    "open_folder",
+]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 _PATIENCE_S = 10.0
@@ -24,12 +34,12 @@ _POLL_S = 0.02
 _TAIL_LINES = 20
 
 
-class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
+class CrewError(Exception):
+    """The show cannot go on; the text says why."""
 
 
 class Interrupted(BaseException):
-    """A signal ended the demo. No `Exception`, so that no library takes it for one of its own."""
+    """A signal ended the show. No `Exception`, so that no library takes it for one of its own."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -117,9 +127,11 @@ class Crew:
         env: Mapping[str, str],
         *,
         to_log: bool = False,
+        errors_to_log: bool = False,
     ) -> subprocess.Popen[str]:
-        """Start a process with pipes to its standard input and output, or with all it says going
-        to its log alone. Ctrl-C in the terminal does not reach it."""
+        """Start a process with pipes to its standard input and output (its errors among it unless
+        ``errors_to_log``), or with all it says going to its log alone. Ctrl-C in the terminal does
+        not reach it."""
         with self._interrupts.held(), self.log(name).open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -127,7 +139,7 @@ class Crew:
                 env=env,
                 stdin=subprocess.DEVNULL if to_log else subprocess.PIPE,
                 stdout=log if to_log else subprocess.PIPE,
-                stderr=log if to_log else subprocess.STDOUT,
+                stderr=log if to_log or errors_to_log else subprocess.STDOUT,
                 start_new_session=True,
                 text=True,
                 errors="replace",
@@ -145,17 +157,17 @@ class Crew:
         try:
             output, _ = process.communicate(words, timeout=_RUN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise DemoError(f"no end after {_RUN_TIMEOUT_S:.0f} s: {process.args!r}") from None
+            raise CrewError(f"no end after {_RUN_TIMEOUT_S:.0f} s: {process.args!r}") from None
         self._running.remove(process)
         self._tell_guard(f"-{process.pid}")
         return Finished(process.returncode, output)
 
     def watch(self, pid: int) -> None:
-        """Have the guard end this process too, if the demo is killed."""
+        """Have the guard end this process too, if this one is killed."""
         self._tell_guard(f"+{pid}")
 
     def remove(self, folder: Path) -> None:
-        """Have the guard remove this folder too, if the demo is killed."""
+        """Have the guard remove this folder too, if this one is killed."""
         self._tell_guard(str(folder))
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
@@ -216,7 +228,7 @@ class Crew:
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """For a process of the demo: the caller's own environment without settings and secrets of
+    """For a process of the show: the caller's own environment without settings and secrets of
     another gateway (its database above all), and with the way to this very package."""
     kept = {
         name: value
@@ -226,3 +238,23 @@ def environment(**settings: str) -> dict[str, str]:
     kept["PYTHONPATH"] = str(Path(gateway.__file__).resolve().parent.parent)
     kept["PYTHONUNBUFFERED"] = "1"
     return {**kept, **settings}
+
+
+@contextlib.contextmanager
+def open_folder(prefix: str) -> Iterator[Path]:
+    """A temporary folder that is gone at the end."""
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        if os.geteuid() == 0:
+            folder.chmod(0o711)  # root's PostgreSQL runs as another account and must pass through
+        yield folder
+
+
+@contextlib.contextmanager
+def crew_in(folder: Path, interrupts: Interrupts) -> Iterator[Crew]:
+    """A crew that is stopped at the end."""
+    crew = Crew(folder, interrupts)
+    try:
+        yield crew
+    finally:
+        crew.stop()

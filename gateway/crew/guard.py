@@ -1,9 +1,9 @@
-"""Ends the demo's processes when the demo itself was killed and could not.
+"""Ends the processes of a show when what started them was killed and could not.
 
 Run as a program, `python -I -S guard.py FOLDER`: standard library only, no import of this package.
-Standard input is a pipe whose other end only the demo holds. It reads lines: `+PID` and `-PID` for
-processes that began and ended, `/PATH` for further folders. At the end of file it ends what is left
-and removes the folders.
+Standard input is a pipe whose other end only the starter holds. It reads lines: `+PID` and `-PID`
+for processes that began and ended, `/PATH` for further folders. At the end of file it ends what is
+left and removes the folders.
 """
 
 from __future__ import annotations
