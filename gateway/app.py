@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +13,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.api import openapi
+from gateway.api.door import Door
 from gateway.api.fences import PATH as FENCES
 from gateway.api.fences import Fences
+from gateway.api.jobs import Jobs, Lanes
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
+from gateway.jobs.journal import Journal as JobJournal
+from gateway.jobs.reaper import Reaper
+from gateway.jobs.sampler import Sampler
+from gateway.jobs.service import Service
 from gateway.observe import log
+from gateway.observe.jobmetrics import Labels
 from gateway.observe.metrics import Metrics
 from gateway.policy import tlsfiles
 from gateway.policy.compiled import Policies, Upstream
 from gateway.policy.fields import FIXED_PATHS
+from gateway.policy.tools import Tools
 from gateway.proxy.admitting import Admitter
 from gateway.proxy.background import Background
 from gateway.proxy.endpoint import Endpoint
@@ -35,6 +44,7 @@ from gateway.store import audit
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
 from gateway.store.fences import FenceStore
+from gateway.store.jobs import JobStore
 from gateway.store.keyring import KeyRing
 from gateway.upstream import Client, Origin, Turns, now_s
 
@@ -50,6 +60,7 @@ class Gateway:
         self,
         settings: Settings,
         policies: Policies,
+        tools: Tools,
         database: Database,
         keys: KeyRing,
         pseudonym: bytes,
@@ -60,7 +71,10 @@ class Gateway:
         turns = Turns()
         self._clients = {m.upstream.name: _client(m.upstream, turns) for m in policies.mounts}
         self._passages = {m.upstream.name: _client(m.upstream, turns) for m in policies.mounts}
-        self.metrics = Metrics(c.rules.policy for c in policies.commands())
+        self.metrics = Metrics(
+            (c.rules.policy for c in policies.commands()),
+            Labels(tuple(tools.by_name), tools.models, tools.providers),
+        )
         journal = Journal(self.metrics)
         store = CommandStore(database)
         self.room = WaitRoom(
@@ -91,13 +105,22 @@ class Gateway:
             waiting=lambda: self.room.count,
             key_age_s=lambda: self.keys.age_s or 0.0,
         )
+        door = Door(keys, self.metrics, lambda: self.room.closing)
+        jobs, of_jobs = JobStore(database), JobJournal(self.metrics.jobs)
+        self._jobs = Jobs(
+            door,
+            Service(jobs, tools, of_jobs, random.random),
+            Lanes.within(settings.pool_size),
+        )
+        self._reaper = Reaper(jobs, tools, of_jobs, random.random)
+        self._sampler = Sampler(jobs, self.metrics.jobs.leases, now_s)
         self._fixed = Starlette(
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
                 Route("/openapi.json", self._openapi),
-                Route(FENCES, self._fences()),
+                Route(FENCES, self._fences(door)),
             ]
         )
         self._poll: asyncio.Task[None] | None = None
@@ -110,12 +133,15 @@ class Gateway:
         # As it came: a proxy in front that guards a path need not know its encoded twins.
         if scope["raw_path"] in _FIXED:
             await self._fixed(scope, receive, send)  # type: ignore[arg-type]
+        elif self._jobs.serves(scope["raw_path"]):
+            await self._jobs(scope, receive, send)
         else:
             await self._endpoint(scope, receive, send)
 
     def start(self) -> None:
         """Start what runs beside the requests."""
         self.keys.start()
+        self._reaper.start()
         self._poll = asyncio.create_task(self.room.poll(), name="wait room")
 
     def stop_admitting(self) -> None:
@@ -138,6 +164,8 @@ class Gateway:
             log.event("left_to_time", level="warning", attempts=left, late=len(self._late))
         for tasks in (self._endpoint.running, self._background, self._late):
             await tasks.cancel()
+        await self._reaper.stop()
+        await self._sampler.stop()
         await self.keys.stop()
         for client in (*self._clients.values(), *self._passages.values()):
             await client.close()
@@ -146,14 +174,11 @@ class Gateway:
             self._poll.cancel()
             log.event("stopped")
 
-    def _fences(self) -> Fences:
-        return Fences(
-            self.keys,
-            FenceStore(self._database),
-            self.metrics,
-            lambda: self.room.closing,
-            at_once=max(1, self.settings.pool_size // 2),
-        )
+    def _fences(self, door: Door) -> Fences:
+        # With the lanes of jobs (6 of 10 connections) and the reaper, one at least is left to
+        # commands whatever somebody's transactions have locked.
+        share = max(1, self.settings.pool_size // 5)
+        return Fences(door, FenceStore(self._database), self.metrics, at_once=share)
 
     async def _audit(self, refused: Refused) -> Problem | None:
         """Record an entity mismatch; a problem where the evidence cannot be kept."""
@@ -204,11 +229,12 @@ class Gateway:
         return JSONResponse(openapi.document())
 
     async def _metrics(self, _: Request) -> Response:
+        await self._sampler.refresh()
         body, content_type = self.metrics.render()
         return Response(body, headers={"content-type": content_type})
 
 
-async def open_gateway(settings: Settings, policies: Policies, dsn: str) -> Gateway:
+async def open_gateway(settings: Settings, policies: Policies, tools: Tools, dsn: str) -> Gateway:
     """Connect and wire one process.
 
     Raises ``ConfigurationError`` where serving would break a promise, and ``StoreUnavailable``
@@ -226,7 +252,7 @@ async def open_gateway(settings: Settings, policies: Policies, dsn: str) -> Gate
     except BaseException:
         await database.close()
         raise
-    return Gateway(settings, policies, database, keys, pseudonym)
+    return Gateway(settings, policies, tools, database, keys, pseudonym)
 
 
 async def _check_serial(store: CommandStore, policies: Policies) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from gateway import __version__
 from gateway.policy.compiled import CompiledCommand, Policies
 from gateway.policy.templates import Placeholder
+from gateway.policy.tools import Tools
 
 __all__ = ["banner"]
 
@@ -18,7 +19,13 @@ Tree = dict[str, "Tree | str | int"]
 
 
 def banner(
-    url: str, dsn: str, policies: Policies, *, data_dir: Path | None, authenticated: bool
+    url: str,
+    dsn: str,
+    policies: Policies,
+    tools: Tools,
+    *,
+    data_dir: Path | None,
+    authenticated: bool,
 ) -> str:
     """The text that ``serve`` prints once it listens on ``url``; no secret is in it. ``data_dir``:
     where the embedded database lies, if it is one."""
@@ -36,6 +43,7 @@ def banner(
             f"  database  {address.hostname}:{address.port or 5432}{address.path} ({source})",
             f"  callers   {callers}",
             *(f"  policy    {line}" for line in policies.describe()),
+            *(["  tools     " + ", ".join(tools.by_name)] if tools.by_name else []),
             *(f"  warning   {warning}" for warning in policies.warnings),
             "A request that its first command takes (this is a real one to the upstream):",
             "  " + (_curl(url, commands[0], authenticated) if commands else f"curl {url}/readyz"),

@@ -23,7 +23,7 @@ from gateway.http1 import Http1Protocol
 from gateway.observe import log
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyErrors
-from gateway.policy.loader import load
+from gateway.policy.tools import Tools, load_all
 from gateway.settings import Settings
 from gateway.store import embedded, session
 from gateway.store.database import Database
@@ -44,16 +44,18 @@ def serve(settings: Settings, policies_dir: Path, host: str, port: int) -> None:
     mend.
     """
     log.configure(settings.log_level)
-    policies = _policies(policies_dir)
+    policies, tools = _files(policies_dir)
     dsn = _database(settings)
     # uvloop by name: the loop must be the one that was measured, not the one that was found.
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, policies, dsn, host, port))
+        runner.run(_serve(settings, policies, tools, dsn, host, port))
 
 
-async def _serve(settings: Settings, policies: Policies, dsn: str, host: str, port: int) -> None:
+async def _serve(
+    settings: Settings, policies: Policies, tools: Tools, dsn: str, host: str, port: int
+) -> None:
     await _check_schema(settings, dsn)
-    gateway = await open_gateway(settings, policies, dsn)
+    gateway = await open_gateway(settings, policies, tools, dsn)
     try:
         snapshot = gateway.keys.current()
         authenticated = snapshot is not None and snapshot.anonymous is None
@@ -72,6 +74,7 @@ async def _serve(settings: Settings, policies: Policies, dsn: str, host: str, po
                 _url(listener),
                 dsn,
                 policies,
+                tools,
                 data_dir=settings.data_dir if settings.database_url is None else None,
                 authenticated=authenticated,
             ),
@@ -126,9 +129,10 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _policies(directory: Path) -> Policies:
+def _files(directory: Path) -> tuple[Policies, Tools]:
+    """What the folder says; every mistake of every file at once."""
     try:
-        return load(directory, os.environ)
+        return load_all(directory, os.environ)
     except PolicyErrors as error:
         raise ConfigurationError(f"the policies cannot be used:\n{error}") from error
 

@@ -3,10 +3,11 @@ what it says of the problems is read from their table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway import __version__
+from gateway.api import openapi_jobs
 from gateway.api.fences import PATH
 from gateway.core.fences import ISSUED_LIMIT
 from gateway.core.problems import PREFIX, TYPES, ProblemType
@@ -40,7 +41,12 @@ def document() -> dict[str, Any]:
         },
         # Without any gateway key, on loopback only, nobody is asked for one.
         "security": [{}, {"gatewayKey": []}],
-        "paths": {PATH: {"post": _issue()}},
+        "paths": {
+            PATH: {"post": _issue()},
+            **openapi_jobs.paths(
+                {name: _problems(kinds) for name, kinds in openapi_jobs.REFUSALS.items()}
+            ),
+        },
         "components": {
             "securitySchemes": {
                 "gatewayKey": {
@@ -49,7 +55,12 @@ def document() -> dict[str, Any]:
                     "description": "A token of `fencegate keys add`.",
                 }
             },
-            "schemas": {"Entity": _ENTITY, "Issued": _ISSUED, "Problem": _PROBLEM},
+            "schemas": {
+                "Entity": _ENTITY,
+                "Issued": _ISSUED,
+                "Problem": _PROBLEM,
+                **openapi_jobs.SCHEMAS,
+            },
         },
     }
 
@@ -87,14 +98,14 @@ def _issue() -> dict[str, Any]:
                     }
                 },
             },
-            **_problems(),
+            **_problems(ANSWERED),
         },
     }
 
 
-def _problems() -> dict[str, Any]:
+def _problems(kinds: Iterable[ProblemType]) -> dict[str, Any]:
     by_status: dict[str, list[ProblemType]] = {}
-    for name in ANSWERED:
+    for name in kinds:
         by_status.setdefault(str(TYPES[name].status), []).append(name)
     return {
         status: {

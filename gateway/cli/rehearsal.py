@@ -30,7 +30,7 @@ from gateway.core.problems import Problem
 from gateway.errors import FencegateError
 from gateway.observe.text import one_line
 from gateway.policy import Derived, Match, NoPolicy, Policies, Unguarded, derive
-from gateway.policy.fields import FIXED_PATHS
+from gateway.policy.fields import is_own
 from gateway.proxy.body import Gone
 from gateway.proxy.intake import Admissible, Identity, Intake, Passage, Refused
 from gateway.store.commands import CommandStore
@@ -145,7 +145,7 @@ async def _take(
     if wrong is not None:
         refused = Refused(Identity(""), Problem("request-invalid", wrong))
         return Rehearsal(sought, None, found, refused)
-    if sought.path.decode("latin-1") in FIXED_PATHS:
+    if is_own(sought.path.decode("latin-1")):
         return Rehearsal(sought, None, found, Own())
     scope: Mapping[str, Any] = {
         "type": "http",

@@ -6,16 +6,21 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from gateway.cli.options import Subparsers, add_command
 from gateway.observe.text import one_line
 from gateway.policy import Policies, PolicyErrors, load, render_report
+from gateway.policy.check import render_tools
 from gateway.policy.published import as_text
+from gateway.policy.tools import load_all
 from gateway.settings import load_settings
 
 __all__ = ["add_policies", "demo", "read_policies", "register"]
+
+T = TypeVar("T")
 
 HOST = "127.0.0.1"
 PORT = 8080
@@ -78,18 +83,25 @@ def _check(options: argparse.Namespace) -> int:
     if options.schema:
         print(as_text(), end="")
         return 0
-    policies = read_policies(options, os.environ)
-    if policies is None:
+    found = _read(options, load_all)
+    if found is None:
         return 1
+    policies, tools = found
     print(render_report(policies))
+    if tools.by_name:
+        print(render_tools(tools))
     return 0
 
 
 def read_policies(options: argparse.Namespace, env: Mapping[str, str]) -> Policies | None:
     """The policies of ``--policies``; ``None`` once their mistakes are printed."""
+    return _read(options, lambda directory, _: load(directory, env))
+
+
+def _read(options: argparse.Namespace, read: Callable[[Path, Mapping[str, str]], T]) -> T | None:
     directory = options.policies or load_settings().policies_dir
     try:
-        return load(directory, env)
+        return read(directory, os.environ)
     except PolicyErrors as errors:
         for error in errors.errors:
             print(f"fencegate: {one_line(str(error))}", file=sys.stderr)

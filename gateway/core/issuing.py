@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from gateway.core.body import Body
-from gateway.core.canonical import Document, Unreadable
+from gateway.core.asking import object_in
+from gateway.core.canonical import Json
 from gateway.core.keys import Refusal
 from gateway.core.model import Headers
 from gateway.core.template import Invalid, check_value
@@ -32,24 +32,11 @@ class EntityLeased:
 
 def entity_asked_for(raw: bytes, headers: Headers) -> str | Refusal:
     """The entity in ``{"entity": "invoice:123"}``, by the rules for entities everywhere."""
-    body = Body(raw, headers, "json")
-    # By the type, not by the bytes: a web page may send any text to this machine unasked, but none
-    # that is declared as JSON.
-    if body.declared != "json":
-        return Refusal(
-            "body-unreadable",
-            "The body is not declared as JSON; send Content-Type: application/json.",
-        )
-    match body.document():
-        case Unreadable(reason):
-            return Refusal("body-unreadable", f"The body {reason}.")
-        case Document(dict() as members):
-            return _entity(dict(members))
-        case _:
-            return Refusal("request-invalid", 'Send a JSON object: {"entity": "invoice:123"}.')
+    members = object_in(raw, headers, '{"entity": "invoice:123"}')
+    return members if isinstance(members, Refusal) else _entity(members)
 
 
-def _entity(members: dict[str, object]) -> str | Refusal:
+def _entity(members: dict[str, Json]) -> str | Refusal:
     entity = members.pop("entity", "")
     if members:
         return Refusal("request-invalid", "Send no member but entity; the body holds others.")

@@ -28,6 +28,7 @@ __all__ = [
     "Job",
     "JobState",
     "Lease",
+    "LeaseStats",
     "Lost",
     "LostReason",
     "NewJob",
@@ -231,6 +232,21 @@ class Expired:
     tool: str
     attempts: int
     over_ms: int
+    model: str | None = None
+    provider: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStats:
+    """Leases of one tool, model and provider. ``live``: not over. ``beat_s``: the longest since a
+    heartbeat; ``remaining_s``: the shortest that is left, below 0 where an end is not recorded."""
+
+    tool: str
+    model: str | None
+    provider: str | None
+    live: int
+    beat_s: float
+    remaining_s: float
 
 
 @dataclass(frozen=True, slots=True)

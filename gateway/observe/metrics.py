@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from gateway.core.command import SettleResult
 from gateway.core.decide import Decision
 from gateway.core.problems import TYPES, ProblemType
+from gateway.observe.jobmetrics import NO_LABELS, JobMetrics, Labels
 
 __all__ = ["Metrics", "Operation", "RequestOutcome"]
 
@@ -34,9 +35,10 @@ _SEND_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 
 
 class Metrics:
-    """All metrics of one process. ``policies``: the names of the loaded commands."""
+    """All metrics of one process. ``policies``: the names of the loaded commands. ``labels``: what
+    metrics of jobs tell apart."""
 
-    def __init__(self, policies: Iterable[str] = ()) -> None:
+    def __init__(self, policies: Iterable[str] = (), labels: Labels = NO_LABELS) -> None:
         self._policies = frozenset(policies)
         self._registry = CollectorRegistry()
         self._requests = self._counter(
@@ -67,6 +69,7 @@ class Metrics:
         self._settle = self._histogram(
             "settle", "Recording one outcome, repeats included.", _STORE_BUCKETS_S
         )
+        self.jobs = JobMetrics(self._registry, labels)
         self._show_zeros()
 
     def request(self, policy: str | None, outcome: RequestOutcome) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.policy.compiled import CompiledCommand, Mount, Policies, Upstream
+from gateway.policy.tools import Tool, Tools
 
-__all__ = ["render_report"]
+__all__ = ["render_report", "render_tools"]
 
 
 def render_report(policies: Policies) -> str:
@@ -23,6 +24,45 @@ def render_report(policies: Policies) -> str:
         f"{_count(commands, 'command', 'commands')}, {_count(warnings, 'warning', 'warnings')}"
     )
     return "\n".join(lines)
+
+
+def render_tools(tools: Tools) -> str:
+    """The tools of ``tools.toml``, as a table."""
+    head = (
+        "TOOL",
+        "LEASE",
+        "HEARTBEAT",
+        "MISSES",
+        "STAGE",
+        "TOTAL",
+        "ATTEMPTS",
+        "BACKOFF",
+        "RUNNING",
+    )
+    rows = [head, *(_tool(tool) for tool in tools.by_name.values())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    for what, names in (("models", tools.models), ("providers", tools.providers)):
+        if names:
+            lines.append(f"{what} in metrics: {', '.join(names)}")
+    return "\n".join(["", *lines, _count(len(tools.by_name), "tool", "tools")])
+
+
+def _tool(tool: Tool) -> tuple[str, ...]:
+    lease = tool.lease
+    limits = [f"{tool.max_running}"] if tool.max_running is not None else []
+    limits += [f"{tool.max_per_user} a user"] if tool.max_per_user is not None else []
+    return (
+        tool.name,
+        f"{lease.lease_s:g} s",
+        f"{lease.heartbeat_s:g} + {lease.jitter_s:g} s",
+        str(lease.misses),
+        f"{lease.stage_limit_s:g} s",
+        f"{lease.total_s:g} s",
+        str(lease.attempts),
+        f"{lease.backoff_s:g} to {lease.backoff_max_s:g} s",
+        ", ".join(limits) or "any",
+    )
 
 
 def _mount(mount: Mount) -> Iterator[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "address",
     "choice",
     "header_name",
+    "is_own",
     "keep",
     "mount",
     "pattern",
@@ -41,7 +42,16 @@ __all__ = [
 ]
 
 FIXED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/fences"})
-"""What the gateway answers itself."""
+"""What the gateway answers itself, beside the routes of jobs."""
+
+# Any plain word may stand for a job's id; what is percent-encoded is no path of ours.
+_JOBS = re.compile(r"/v1/jobs(?:/[0-9A-Za-z._-]{1,64}(?:/cancel|/retry|/approve)?)?")
+
+
+def is_own(raw_path: str) -> bool:
+    """Whether the gateway answers a path itself; as it came, never decoded."""
+    return raw_path in FIXED_PATHS or _JOBS.fullmatch(raw_path) is not None
+
 
 FIXED = frozenset({"healthz", "readyz", "metrics", "openapi.json", "v1", "console"})
 """First segments of the gateway's own paths."""

@@ -18,10 +18,11 @@ from gateway.core.jobs import Terms
 from gateway.core.leases import LeaseClass, mistakes
 from gateway.policy import fields as grammar
 from gateway.policy import schema
+from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyError, PolicyErrors
-from gateway.policy.loader import read_toml
+from gateway.policy.loader import load, read_toml
 
-__all__ = ["FILE", "Tool", "ToolModel", "Tools", "load_tools"]
+__all__ = ["FILE", "Tool", "ToolModel", "Tools", "load_all", "load_tools"]
 
 FILE = "tools.toml"
 
@@ -37,6 +38,12 @@ _Name = Annotated[str, AfterValidator(grammar.slug)]
 _Seconds = Annotated[float, Field(gt=0, le=MAX_LEASE_S, allow_inf_nan=False)]
 _LongSeconds = Annotated[float, Field(gt=0, le=MAX_TOTAL_S, allow_inf_nan=False)]
 _Limit = Annotated[int, Field(ge=1, le=10_000)]
+
+MAX_NAMES = 50
+"""Models, and providers, that metrics tell apart: with each tool they may make their product."""
+
+_Label = Annotated[str, Field(min_length=1, max_length=128)]
+_Names = Annotated[list[_Label], Field(max_length=MAX_NAMES)]
 
 
 class ToolModel(BaseModel):
@@ -66,6 +73,8 @@ class ToolModel(BaseModel):
 class _FileModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
+    models: _Names = []
+    providers: _Names = []
     tools: list[ToolModel] = []
 
 
@@ -94,9 +103,12 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """All tools, by name; a job of any other is refused at enqueue."""
+    """All tools, by name; a job of any other is refused at enqueue. ``models``, ``providers``: what
+    metrics tell apart."""
 
     by_name: Mapping[str, Tool]
+    models: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
 
     def unknown(self, name: str) -> str:
         """The sentence for a tool that is not there."""
@@ -107,6 +119,29 @@ class Tools:
     def terms(self, names: Iterable[str]) -> list[Terms]:
         """Of those among ``names`` that exist."""
         return [self.by_name[name].terms for name in dict.fromkeys(names) if name in self.by_name]
+
+    def lease_class(self, name: str) -> LeaseClass:
+        """The class of a tool; the default one for a tool that is not, or no longer, there."""
+        found = self.by_name.get(name)
+        return _DEFAULT if found is None else found.lease
+
+
+def load_all(directory: Path, env: Mapping[str, str]) -> tuple[Policies, Tools]:
+    """The policies and the tools of ``directory``, or raise ``PolicyErrors`` with the mistakes of
+    both."""
+    errors: list[PolicyError] = []
+    policies, tools = Policies((), ()), Tools({})
+    try:
+        policies = load(directory, env)
+    except PolicyErrors as found:
+        errors += found.errors
+    try:
+        tools = load_tools(directory)
+    except PolicyErrors as found:
+        errors += found.errors
+    if errors:
+        raise PolicyErrors(errors)
+    return policies, tools
 
 
 def load_tools(directory: Path) -> Tools:
@@ -124,7 +159,11 @@ def load_tools(directory: Path) -> Tools:
         raise PolicyErrors([*map(_corrected, schema.mistakes(FILE, error)), *found]) from None
     if found:
         raise PolicyErrors(found)
-    return Tools({tool.name: _tool(tool) for tool in model.tools})
+    return Tools(
+        {tool.name: _tool(tool) for tool in model.tools},
+        tuple(model.models),
+        tuple(model.providers),
+    )
 
 
 def _across(table: Mapping[str, object]) -> Iterator[PolicyError]:
@@ -168,7 +207,7 @@ def _corrected(error: PolicyError) -> PolicyError:
     if error.problem != "is not a field":
         return error
     name = error.path.rpartition(".")[2]
-    known = list(ToolModel.model_fields) if "." in error.path else ["tools"]
+    known = list(ToolModel.model_fields) if "." in error.path else list(_FileModel.model_fields)
     close = get_close_matches(name, known, n=1)
     if "." not in error.path and name in ToolModel.model_fields:
         return replace(error, mend=f"write {name} inside [[tools]]")

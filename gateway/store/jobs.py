@@ -33,6 +33,7 @@ from gateway.core.jobs import (
     Held,
     Job,
     Lease,
+    LeaseStats,
     Lost,
     NewJob,
     Reaped,
@@ -55,7 +56,7 @@ _SQL = load("jobs")
 CLAIM_LIMIT = 100
 """Jobs that one claim takes at most: as many payloads as fit into a statement of 2 s."""
 
-_DEADLOCK, _TIMED_OUT = "40P01", "57014"
+_DEADLOCK, _TIMED_OUT, _TAKEN = "40P01", "57014", "23505"
 
 _TRIES = 3
 """Of one statement that loses deadlocks; each takes the second after which the server looks."""
@@ -80,9 +81,31 @@ class JobStore:
         self._database = database
 
     async def enqueue(self, tenant: int, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Enqueue; a known key answers with the first job and what became of it."""
+        """Enqueue; a known key answers with the first job and what became of it. ``ValueError``
+        where an id is that of a job with another key."""
         _refuse_mistakes(jobs)
-        rows = await self._fetch(
+        try:
+            rows = await self._enqueue(tenant, jobs)
+        except StoreUnavailable as error:
+            if error.code == _TAKEN:
+                raise ValueError(
+                    "id: it is the id of a job with another key; take a new uuid, or that key"
+                ) from error
+            raise
+        return [
+            Enqueued(
+                job=row["job"],
+                created=row["job"] == job.id,
+                same=row["same"],
+                state=shown(row["state"]),
+                result=row["result"],
+                error=row["error"],
+            )
+            for job, row in zip(jobs, rows, strict=True)
+        ]
+
+    async def _enqueue(self, tenant: int, jobs: Sequence[NewJob]) -> Sequence[asyncpg.Record]:
+        return await self._fetch(
             _SQL["enqueue"],
             tenant,
             [j.id for j in jobs],
@@ -99,17 +122,6 @@ class JobStore:
             [j.run_at for j in jobs],
             [j.give_up_at for j in jobs],
         )
-        return [
-            Enqueued(
-                job=row["job"],
-                created=row["job"] == job.id,
-                same=row["same"],
-                state=shown(row["state"]),
-                result=row["result"],
-                error=row["error"],
-            )
-            for job, row in zip(jobs, rows, strict=True)
-        ]
 
     async def claim(
         self, tenant: int, limit: int, owner: str, claim: UUID, terms: Sequence[Terms]
@@ -195,7 +207,15 @@ class JobStore:
         """Leases of all tenants that are over and not recorded as such; it changes nothing."""
         rows = await self._fetch(_SQL["expired"], limit)
         return [
-            Expired(row["tenant"], _held(row), row["tool"], row["attempts"], row["over_ms"])
+            Expired(
+                row["tenant"],
+                _held(row),
+                row["tool"],
+                row["attempts"],
+                row["over_ms"],
+                row["model"],
+                row["provider"],
+            )
             for row in rows
         ]
 
@@ -231,6 +251,11 @@ class JobStore:
         """Fail what is past its ``give_up_at`` and has no lease; tenant and job of each."""
         rows = await self._fetch(_SQL["give_up"], limit)
         return [(row["tenant"], row["job"]) for row in rows]
+
+    async def leases(self, limit: int) -> list[LeaseStats]:
+        """What leases there are, of all tenants; of ``limit`` leases at most."""
+        rows = await self._fetch(_SQL["leases"], limit)
+        return [LeaseStats(*row) for row in rows]
 
     async def cancel(
         self, tenant: int, job: UUID, principal: str, reason: str

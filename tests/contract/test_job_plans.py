@@ -4,7 +4,8 @@ nobody has analysed: by index, and reading about as many rows as they change."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,6 +13,7 @@ import asyncpg
 import pytest
 
 from gateway.core.jobs import Complete, Fail, Lease, NewJob, Terms
+from gateway.store.job_reads import JobFilter, Listed, Story, job_story, list_jobs
 from gateway.store.jobs import JobStore
 from tests.integration.test_store_model import OneConnection
 from tests.kit.db import Server
@@ -164,6 +166,23 @@ def test_the_reaper_reads_leases_and_what_it_reaps(plant: Plant) -> None:
     _by_index(plant.during(work), 1_500)
 
 
+def test_the_gauges_read_leases_and_their_jobs_and_no_more_than_their_limit(plant: Plant) -> None:
+    plant.claim(60)
+    scans = "select seq_scan as n from pg_stat_user_tables where relname = 'jobs'"
+    for limit, least, rows in ((10_000, 60, 1_500), (10, 0, 60)):
+        found: list[Any] = []
+        plant.counts()
+        before = plant.sql(scans)[0]["n"]
+
+        def work(limit: int = limit, out: list[Any] = found) -> None:
+            out.extend(plant.run(plant.store.leases(limit)))
+
+        did = plant.during(work)
+        assert least <= sum(each.live for each in found) <= limit
+        assert plant.sql(scans)[0]["n"] == before
+        _by_index({**did, "seq": 0}, rows)  # the leases themselves may be read whole
+
+
 def test_enqueue_and_look_ups_go_by_key(plant: Plant) -> None:
     known = UUID(str(plant.sql("select id from gateway.job_history limit 1")[0]["id"]))
     batch = [
@@ -204,3 +223,63 @@ def test_a_backlog_that_cannot_be_served_makes_no_claim_of_others_slow(
     second = plant.claim(1, *on)
     assert [lease.on_behalf for lease in second] == [f"user:{busy}"]
     assert plant.run(behind_nothing(plant.connection)) == []
+
+
+class OperatorsConnection(OneConnection):
+    """The same connection for what operators read, which wants one of its own."""
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[asyncpg.Connection]:
+        yield self._connection
+
+
+def _listed(plant: Plant, **wanted: Any) -> list[Listed]:
+    database = OperatorsConnection(plant.connection)
+
+    async def work() -> list[Listed]:
+        return [each async for each in list_jobs(database, JobFilter(**wanted))]  # type: ignore[arg-type]
+
+    return list(plant.run(work()))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{}, {"state": "queued"}, {"state": "succeeded"}, {"tool": "t1"}, {"tenant": "default"}],
+    ids=str,
+)
+def test_a_page_of_a_list_is_read_by_index(plant: Plant, wanted: dict[str, Any]) -> None:
+    """As many rows as it shows; of one tool four times as many, since every fourth has it."""
+    found: list[Listed] = []
+    did = plant.during(lambda: found.extend(_listed(plant, limit=100, **wanted)))
+    assert len(found) == 100
+    _by_index(did, 3_000)
+
+
+@pytest.mark.parametrize("by", ["entity", "session"])
+def test_few_among_many_finished_are_found_by_what_they_belong_to(plant: Plant, by: str) -> None:
+    plant.sql(
+        f"update gateway.job_history set {by} = $1 where id in"
+        " (select id from gateway.job_history order by id limit 3)",
+        f"rare:{by}",
+    )
+    wanted = {"state": "succeeded", by: f"rare:{by}"}
+    assert (
+        len(_listed(plant, **wanted)) == 3
+    )  # and takes what the update left behind out of the way
+    found: list[Listed] = []
+    did = plant.during(lambda: found.extend(_listed(plant, **wanted)))
+    assert len(found) == 3
+    _by_index(did, 20)
+
+
+def test_the_story_of_one_job_is_read_by_key(plant: Plant) -> None:
+    key = str(plant.sql("select key from gateway.job_history limit 1")[0]["key"])
+    database = OperatorsConnection(plant.connection)
+    stories: list[Any] = []
+
+    def work() -> None:
+        stories.append(plant.run(job_story(database, "default", key=key)))  # type: ignore[arg-type]
+
+    _by_index(plant.during(work), 20)
+    assert isinstance(stories[0], Story)
+    assert [run.how for run in stories[0].runs] == ["completed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from gateway.core.jobs import (
     Finished,
     HandBack,
     Held,
+    LeaseStats,
     Lost,
     NextStage,
     Reaped,
@@ -93,6 +95,62 @@ def test_a_key_twice_in_one_batch_is_one_job(jobs: Yard) -> None:
     first, second = jobs.new("k"), jobs.new("k")
     done = jobs.enqueue(first, second)
     assert [(each.job, each.created) for each in done] == [(first.id, True), (first.id, False)]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_id_of_a_job_with_another_key_is_refused_and_nothing_is_kept(
+    jobs: Yard, finished: bool
+) -> None:
+    """Else two jobs of one id would come to the history, and the second could never end."""
+    job = jobs.add("k")
+    if finished:
+        jobs.complete(jobs.one())
+    beside = jobs.new("beside")
+    again = [jobs.new("k", id=job), jobs.new("k2", id=job)]
+    assert [each.created for each in jobs.enqueue(again[0])] == [True]
+    with pytest.raises(ValueError, match="another key"):
+        jobs.enqueue(beside, again[1])
+    kept = "select key from gateway.job_keys where tenant = $1"
+    assert [row["key"] for row in jobs.sql(kept, jobs.tenant)] == ["k"]
+    (other,) = sibling(jobs).enqueue(again[1])
+    assert other.created
+
+
+def test_a_job_of_that_id_that_moves_meanwhile_is_seen(jobs: Yard) -> None:
+    """Its finishing is committed while the second enqueue waits for it."""
+    job = jobs.add("k")
+    lease = jobs.one()
+    locks = jobs.watch.transaction()
+    jobs.run(locks.start())
+    jobs.sql("select from gateway.entities where entity = $1 for update", lease.entity)
+
+    async def both() -> tuple[Any, Any]:
+        end = asyncio.ensure_future(jobs.store.end(jobs.tenant, "w", [Complete(lease.held, b"1")]))
+        second = asyncio.ensure_future(jobs.store.enqueue(jobs.tenant, [jobs.new("k2", id=job)]))
+        await locks.rollback()
+        return await asyncio.gather(end, second, return_exceptions=True)
+
+    ended, second = jobs.run(both())
+    assert ended == [Ended("succeeded", again=False)]
+    assert isinstance(second, ValueError)
+
+
+def test_statistics_of_leases_tell_live_ones_from_those_that_are_over(jobs: Yard) -> None:
+    mine = {"model": f"m-{jobs.tenant}", "provider": "p"}
+    for _ in range(3):
+        jobs.add(**mine)
+    first = jobs.claim(2)
+    jobs.advance(LEASE_MS // 2)
+    jobs.beat(first[0])
+    jobs.one()
+
+    def stats() -> list[LeaseStats]:
+        found = jobs.run(jobs.store.leases(10_000))
+        return [each for each in found if each.model == mine["model"]]
+
+    assert stats() == [LeaseStats("t", *mine.values(), 3, LEASE_MS / 2_000, LEASE_MS / 2_000)]
+    jobs.advance(LEASE_MS // 2 + 1_500)
+    assert stats() == [LeaseStats("t", *mine.values(), 2, LEASE_MS / 1_000 + 1.5, -1.5)]
 
 
 def test_keys_of_two_tenants_are_two_keys(jobs: Yard) -> None:

@@ -213,9 +213,12 @@ def gateway(
     *policies: str,
     env: Mapping[str, str] | None = None,
     arguments: tuple[str, ...] = (),
+    tools: str | None = None,
 ) -> Iterator[GatewayProcess]:
-    """A running gateway over policy texts; killed at the end."""
+    """A running gateway over policy texts, and a text of ``tools.toml``; killed at the end."""
     files = {f"policy{number}.toml": text for number, text in enumerate(policies)}
+    if tools is not None:
+        files["tools.toml"] = tools
     made = GatewayProcess(database, files, env=env, arguments=arguments)
     try:
         yield made.start()
@@ -372,10 +375,11 @@ def stack(
     *,
     env: Mapping[str, str] | None = None,
     database: str | None = None,
+    tools: str | None = None,
 ) -> Iterator[Stack]:
     """A whole stack; ``policies`` makes the files' texts from the upstream's URL."""
     with contextlib.ExitStack() as held:
         dsn = database or held.enter_context(postgres.database())
         upstream = held.enter_context(RecordingUpstream())
-        process = held.enter_context(gateway(dsn, *policies(upstream.url), env=env))
+        process = held.enter_context(gateway(dsn, *policies(upstream.url), env=env, tools=tools))
         yield Stack(process, upstream, dsn)

@@ -24,7 +24,11 @@ select answer, state
 
 -- name: expired
 -- guard: none, it changes nothing; what others have locked is passed over.
-select tenant, entity, job, fence, tool, attempts, over_ms from gateway.expired_leases($1);
+select e.tenant, e.entity, e.job, e.fence, e.tool, e.attempts, e.over_ms, j.model, j.provider
+  from gateway.expired_leases($1) as e
+  left join lateral (
+    select j.model, j.provider from gateway.jobs j where j.tenant = e.tenant and j.id = e.job
+    offset 0) as j on true;
 
 -- name: reap
 -- guard: the lease of (entity, job, fence), over.
@@ -49,6 +53,19 @@ select gateway.retry_job($1, $2, $3, $4);
 -- name: of_session
 -- guard: none, it only reads.
 select id from gateway.jobs where tenant = $1 and session = $2 order by id;
+
+-- name: leases
+-- guard: none, it only reads; at most $1 leases, whichever come first. Leases are few and read whole;
+-- jobs are looked up by key.
+select l.tool, j.model, j.provider,
+       count(*) filter (where l.lease_until > l.now) as live,
+       extract(epoch from max(l.now - l.beat_at))::float8 as beat_s,
+       extract(epoch from min(l.lease_until - l.now))::float8 as remaining_s
+  from (select l.*, gateway.clock() as now from gateway.job_leases l limit $1) as l
+  left join lateral (
+    select j.model, j.provider from gateway.jobs j where j.tenant = l.tenant and j.id = l.job
+    offset 0) as j on true
+ group by l.tool, j.model, j.provider;
 
 -- name: find
 -- guard: none, it only reads.

@@ -42,6 +42,9 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     "response-incomplete": (502, "yes", "never"),
     # §8
     "entity-leased": (409, "no", "wait"),
+    "tool-unknown": (400, "no", "never"),
+    "job-unknown": (404, "no", "never"),
+    "job-state": (409, "no", "never"),
 }
 
 # RFC 9209 §2.3.

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.jobs import Terms
 from gateway.core.leases import LeaseClass
 from gateway.policy import PolicyErrors
-from gateway.policy.tools import Tool, Tools, load_tools
+from gateway.policy.tools import Tool, Tools, load_all, load_tools
 
 SHIPPED = Path(__file__).resolve().parents[3] / "policies"
 
@@ -41,6 +41,31 @@ def test_without_the_file_there_are_no_tools(tmp_path: Path) -> None:
     tools = load_tools(tmp_path)
     assert tools.by_name == {}
     assert tools.terms(["charge"]) == []
+
+
+def test_names_for_metrics_are_lists_of_their_own(tmp_path: Path) -> None:
+    tools = loaded(tmp_path, "models = ['m-1', 'm 2']\nproviders = ['p']\n" + tool())
+    assert (tools.models, tools.providers) == (("m-1", "m 2"), ("p",))
+    many = ", ".join(f"'m{number}'" for number in range(51))
+    assert ["models" in each for each in errors(tmp_path, f"models = [{many}]\n")] == [True]
+    (error,) = errors(tmp_path, "model = ['m']\n")
+    assert error == "tools.toml: model: is not a field; write models"
+    (error,) = errors(tmp_path, "models = ['']\n")
+    assert error.startswith("tools.toml: models[0]: ")
+
+
+def test_the_class_of_a_tool_that_has_left_is_the_default(tmp_path: Path) -> None:
+    tools = loaded(tmp_path, tool("attempts = 2"))
+    assert tools.lease_class("charge").attempts == 2
+    assert tools.lease_class("gone") == LeaseClass()
+
+
+def test_mistakes_of_policies_and_tools_come_together(tmp_path: Path) -> None:
+    (tmp_path / "pay.toml").write_text("name = 'pay'\n", encoding="utf-8")
+    (tmp_path / "tools.toml").write_text(tool("misses = 0"), encoding="utf-8")
+    with pytest.raises(PolicyErrors) as caught:
+        load_all(tmp_path, {})
+    assert {error.file for error in caught.value.errors} == {"pay.toml", "tools.toml"}
 
 
 def test_an_unknown_tool_is_told_which_it_may_have_meant(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Jobs inside the server: what callers may do with them, and the reaper."""
