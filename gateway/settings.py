@@ -26,6 +26,9 @@ PREFIX = "FENCEGATE_"
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^][:]*)(:[0-9]{1,5})?")
 
+_OF_WORKERS = ("URL", "KEY")
+"""Read by ``gateway.worker``, which runs without this module and without what it imports."""
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -152,7 +155,7 @@ def load_settings() -> Settings:
 
 def _misspelt(names: Iterable[str]) -> list[str]:
     """A near miss would otherwise be passed over, and e.g. the wrong database be used."""
-    known = [name.upper() for name in Settings.model_fields]
+    known = [*(name.upper() for name in Settings.model_fields), *_OF_WORKERS]
     found = []
     for name in sorted(names):
         rest = name.upper().removeprefix(PREFIX)

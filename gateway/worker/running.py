@@ -1,0 +1,327 @@
+"""One worker at work: it claims, lets handlers run, delivers their ends, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import uuid4
+
+import httpx
+
+from gateway.errors import ConfigurationError, FencegateError
+from gateway.observe.log import event
+from gateway.worker.client import Client
+from gateway.worker.clock import now_mono_s
+from gateway.worker.delivering import Delivery
+from gateway.worker.endings import End, HandedBack, Outcome, Raised, ending
+from gateway.worker.errors import NoAnswer, Refused
+from gateway.worker.executing import Execution, HandlerLoop, in_thread
+from gateway.worker.http import AsyncHttp, Caller, Lane, SyncHttp
+from gateway.worker.job import Job
+from gateway.worker.keeper import Keeper, Tended
+from gateway.worker.trust import Reason
+from gateway.worker.wire import Leased
+
+__all__ = ["CLAIM_LIMIT", "CONCURRENCY_LIMIT", "Handler", "Options", "Running"]
+
+Handler = Callable[[Job], Any]
+
+CONCURRENCY_LIMIT = 1_000
+"""Leases that one heartbeat can name."""
+
+CLAIM_LIMIT = 100
+"""Jobs that one claim may take, as the gateway says."""
+
+_POLL_S = 0.5
+"""Between two claims while there is less to do than there are slots."""
+
+_LONGEST_PAUSE_S = 5.0
+"""Between two claims that had no answer."""
+
+_BLOCKED_S = 1.0
+"""For how long a handler may block the loop of all until nothing more is claimed for it: such a job
+would only wait, and use up an attempt."""
+
+_NO_HANDLER_S = 60.0
+"""Until a stage that has no handler here is claimed again, perhaps by a worker that has one."""
+
+_LAST_CLAIMS = 3
+"""Times that a claim without an answer is asked again once the worker stops, so that leases of
+which nobody heard do not have to end by time."""
+
+_FINAL = frozenset({"tool-unknown", "unauthenticated", "forbidden", "request-invalid"})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``concurrency``: jobs at one time. ``drain_s``: how long handlers may go on once the worker
+    is to stop. ``metrics_port``: on loopback, ``None`` for none."""
+
+    concurrency: int = 10
+    drain_s: float = 30.0
+    metrics_port: int | None = None
+
+
+class Running:
+    """See the module. Made in the thread in which ``work`` runs."""
+
+    def __init__(
+        self,
+        url: httpx.URL,
+        key: str | None,
+        handlers: Mapping[tuple[str, str | None], Handler],
+        options: Options,
+    ) -> None:
+        self.name = f"{socket.gethostname()[:200]}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._handlers = handlers
+        self._options = options
+        self._tools = sorted({tool for tool, _ in handlers})
+        # Of these no job can begin while a handler blocks the loop that they share.
+        self._looped = {tool for (tool, _), h in handlers.items() if is_coroutine_function(h)}
+        self._client = Client(str(url), key)
+        self.keeper = Keeper(Client(str(url), key), self.name)
+        self._handler_loop = HandlerLoop()
+        self._lanes = (Lane(url, key, options.concurrency), Lane(url, key, options.concurrency))
+        self._runs: dict[asyncio.Task[None], _Run] = {}
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._drained = False
+        self._blocked = False
+        self._claimed_once = False
+        self._signals = 0
+
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Claim no more, and end when the handlers are out. In the worker's own loop."""
+        self._stop.set()
+        self._changed.set()
+
+    async def work(self) -> None:
+        """Until it was told to stop, and has."""
+        self._listen()
+        self.keeper.start()
+        self._handler_loop.start()
+        event("worker_started", worker=self.name, tools=", ".join(self._tools))
+        try:
+            await self._claim_forever()
+            await self._drain()
+        finally:
+            self.keeper.stop()
+            await self._handler_loop.shut(self._lanes[0].close, 1.0)
+            await self._lanes[1].close()
+            await self._client.close()
+            event("worker_stopped", worker=self.name)
+
+    # Stopping.
+
+    def _listen(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # whoever runs it elsewhere stops it by ``stop``
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            event("left_to_time", level="warning", worker=self.name, leases=len(self._runs))
+            os._exit(128 + number)  # threads of handlers would keep an orderly exit waiting
+        event("stopping", worker=self.name, jobs=len(self._runs))
+        self.stop()
+
+    async def _drain(self) -> None:
+        if self._runs:
+            await asyncio.wait(list(self._runs), timeout=self._options.drain_s)
+        self._drained = True
+        for each in self._runs.values():
+            each.drain()
+        # Whoever still has a lease is beaten for, until it is out or its stage limit is over.
+        while any(each.tended.lost is None for each in self._runs.values()):
+            await asyncio.wait(list(self._runs), timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        if self._runs:
+            event("left_to_time", level="warning", worker=self.name, leases=len(self._runs))
+            for task in list(self._runs):
+                task.cancel()
+
+    # Claiming.
+
+    async def _claim_forever(self) -> None:
+        while not self.stopping():
+            if not self.keeper.alive:
+                raise FencegateError("the lease keeper has ended; see its traceback above")
+            limit = min(self._options.concurrency - len(self._runs), CLAIM_LIMIT)
+            if limit <= 0:
+                await self._room()
+                continue
+            tools = self._claimable()
+            if not tools or await self._claim(limit, tools) < limit:
+                await self._rest(_POLL_S * (0.75 + random.random() / 2))
+
+    def _claimable(self) -> list[str]:
+        """The tools whose jobs could begin at once."""
+        blocked = self._handler_loop.lag_s() > _BLOCKED_S
+        if blocked != self._blocked:
+            self._blocked = blocked
+            name = "handlers_blocked" if blocked else "handlers_go_on"
+            event(name, level="warning", worker=self.name)
+        return [each for each in self._tools if not (blocked and each in self._looped)]
+
+    async def _claim(self, limit: int, tools: list[str]) -> int:
+        """Claim once, by asking until somebody answers; how many leases came."""
+        claim, failures = str(uuid4()), 0
+        while True:
+            asked = now_mono_s()
+            try:
+                leases = await self._client.claim(self.name, claim, limit, tools)
+            except (NoAnswer, Refused) as error:
+                failures += 1
+                self._not_claimed(error, failures)
+                pause_s = min(0.25 * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
+                if self.stopping():
+                    if failures > _LAST_CLAIMS:
+                        return 0
+                    await asyncio.sleep(min(pause_s, 0.5))
+                else:
+                    await self._rest(pause_s)
+            else:
+                heard = now_mono_s()
+                self._claimed_once = True
+                for each in leases:
+                    self._take(each, asked, heard)
+                return len(leases)
+
+    def _not_claimed(self, error: NoAnswer | Refused, failures: int) -> None:
+        if isinstance(error, Refused) and error.type in _FINAL and not self._claimed_once:
+            mend = "set FENCEGATE_KEY to a token of `fencegate keys add`"
+            raise ConfigurationError(
+                f"the gateway refuses to lease jobs ({error})"
+                + (f"; {mend}" if error.type == "unauthenticated" else "")
+            )
+        if failures == 1 or isinstance(error, Refused):
+            level = "error" if isinstance(error, Refused) else "warning"
+            event("not_claimed", level=level, worker=self.name, why=str(error))  # type: ignore[arg-type]
+
+    async def _room(self) -> None:
+        """Until a slot may be free, or it is time to look at the keeper."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_PAUSE_S):
+                await self._changed.wait()
+
+    async def _rest(self, for_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await self._stop.wait()
+
+    # One job.
+
+    def _take(self, leased: Leased, asked: float, heard: float) -> None:
+        run = _Run(self, leased, asked, heard)
+        task = asyncio.create_task(run.work(), name=f"job {leased.job}")
+        self._runs[task] = run
+        task.add_done_callback(self._released)
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        del self._runs[task]
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            event("worker_bug", level="error", worker=self.name, why=repr(error))
+
+    def handler_of(self, leased: Leased) -> Handler | None:
+        return self._handlers.get((leased.tool, leased.stage))
+
+    def begin(self, handler: Handler, tended: Tended) -> Execution:
+        """Start a handler on its job."""
+        is_async = is_coroutine_function(handler)
+        lane = self._lanes[0 if is_async else 1]
+        caller = Caller(lane, tended, self.keeper, self.name)
+        if is_async:
+            work = cast(Callable[[Job], Awaitable[object]], handler)
+            return self._handler_loop.begin(work, Job(caller, AsyncHttp(caller), self.stopping))
+        http = SyncHttp(caller, asyncio.get_running_loop())
+        return in_thread(handler, Job(caller, http, self.stopping))
+
+    async def deliver(self, tended: Tended, end: End) -> None:
+        await Delivery(self._client, self.keeper, self.name, lambda: self._drained)(tended, end)
+
+
+class _Run:
+    """One lease, from its claim to its end."""
+
+    def __init__(self, running: Running, leased: Leased, asked: float, heard: float) -> None:
+        self._running = running
+        self._execution: Execution | None = None
+        self._is_drained = False
+        control = threading.current_thread()
+
+        def alive() -> bool:
+            execution = self._execution
+            return control.is_alive() and (execution is None or execution.alive())
+
+        self.tended = running.keeper.tend(leased, asked, heard, alive=alive, on_lost=self._lost)
+
+    async def work(self) -> None:
+        leased = self.tended.leased
+        keeper = self._running.keeper
+        try:
+            self.tended.tell("job_claimed", worker=self._running.name)
+            if self._running.stopping():
+                await self._running.deliver(self.tended, HandedBack())
+                return
+            handler = self._running.handler_of(leased)
+            if handler is None:
+                self.tended.tell(
+                    "no_handler", "error", stage=leased.stage, worker=self._running.name
+                )
+                await self._running.deliver(self.tended, HandedBack(_NO_HANDLER_S))
+                return
+            outcome = await self._execute(handler)
+            self._tell_error(outcome)
+            end = ending(outcome, lost=self.tended.lost, drained=self._is_drained)
+            if end is None:
+                keeper.metrics.done("lost")
+            else:
+                await self._running.deliver(self.tended, end)
+        finally:
+            keeper.drop(self.tended)
+
+    async def _execute(self, handler: Handler) -> Outcome:
+        self.tended.sign_of_life()
+        execution = self._running.begin(handler, self.tended)
+        self._execution = execution
+        if self.tended.lost is not None:  # it was lost before there was something to cancel
+            execution.cancel()
+        return await asyncio.shield(asyncio.wrap_future(execution.done))
+
+    def _tell_error(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Raised):
+            # The type only: what a library puts into its message may be a payload.
+            kind = type(outcome.error).__name__
+            self.tended.tell("handler_raised", error=kind, worker=self._running.name)
+
+    def drain(self) -> None:
+        """The worker has waited long enough."""
+        self._is_drained = True
+        if self._execution is not None:
+            self._execution.cancel()
+
+    def _lost(self, _: Reason) -> None:
+        if self._execution is not None:
+            self._execution.cancel()
+
+
+def is_coroutine_function(handler: Handler) -> bool:
+    """Whether calling it gives something to await; an object with an async ``__call__`` too."""
+    call = getattr(handler, "__call__", None)  # noqa: B004 - of an object, not whether it has one
+    return inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(call)
