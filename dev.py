@@ -54,7 +54,14 @@ class Stop(Exception):
 
 
 def main(argv: Sequence[str]) -> int:
-    commands = {"demo": demo, "test": test, "lint": lint, "bench": bench, "soak": soak}
+    commands = {
+        "demo": demo,
+        "test": test,
+        "lint": lint,
+        "bench": bench,
+        "soak": soak,
+        "compare": compare,
+    }
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0 if argv else 2
@@ -108,6 +115,13 @@ def soak(arguments: list[str]) -> int:
     set_up()
     # -v: one line for each of them, so that its minutes can be watched.
     return run([PYTHON, "-m", "pytest", "-v", "tests/soak", *arguments])
+
+
+def compare(arguments: list[str]) -> int:
+    if arguments:
+        raise Stop("compare takes no arguments", 2)
+    set_up()
+    return run([PYTHON, "-m", "tests.peers"])
 
 
 def lint_steps() -> list[tuple[str, list[str | Path]]]:

@@ -1,0 +1,132 @@
+"""The drill's cutting proxy: what is cut hears nothing, and loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.drill.cut import CuttingProxy
+from tests.kit.faults import until
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+        yield listening
+
+
+@pytest.fixture
+def proxy(server: socket.socket) -> Iterator[CuttingProxy]:
+    made = CuttingProxy("127.0.0.1", server.getsockname()[1]).start()
+    yield made
+    made.stop()
+
+
+def connect(proxy: CuttingProxy) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", proxy.port), 10)
+    made.settimeout(10)
+    return made
+
+
+def accept(server: socket.socket) -> socket.socket:
+    made, _ = server.accept()
+    made.settimeout(10)
+    return made
+
+
+def silent(sock: socket.socket) -> bool:
+    """Whether nothing has come, not even an end."""
+    sock.setblocking(False)
+    try:
+        sock.recv(1)
+    except BlockingIOError:
+        return True
+    finally:
+        sock.settimeout(10)
+    return False
+
+
+def exactly(sock: socket.socket, count: int) -> bytes:
+    got = b""
+    while len(got) < count:
+        piece = sock.recv(count - len(got))
+        assert piece, f"it ended after {got!r}"
+        got += piece
+    return got
+
+
+def test_it_passes_both_ways_and_ends_too(server: socket.socket, proxy: CuttingProxy) -> None:
+    with connect(proxy) as client, accept(server) as served:
+        client.sendall(b"ask")
+        assert exactly(served, 3) == b"ask"
+        served.sendall(b"answer")
+        assert exactly(client, 6) == b"answer"
+        assert proxy.answer_to(b"ask") == b"answer"
+        client.close()
+        assert served.recv(1) == b""
+
+
+def test_what_is_sent_while_it_is_cut_arrives_when_it_is_restored(
+    server: socket.socket, proxy: CuttingProxy
+) -> None:
+    with connect(proxy) as client, accept(server) as served:
+        client.sendall(b"0")
+        assert exactly(served, 1) == b"0"
+        proxy.cut()
+        client.sendall(b"up")
+        served.sendall(b"down")
+        until(lambda: proxy.holds(b"0up"), "the proxy has it")
+        until(lambda: proxy.answer_to(b"0") == b"down", "the proxy has it")
+        assert silent(client)
+        assert silent(served)
+        proxy.restore()
+        assert exactly(served, 2) == b"up"
+        assert exactly(client, 4) == b"down"
+
+
+def test_a_new_connection_while_it_is_cut_hears_nothing_until_then(
+    server: socket.socket, proxy: CuttingProxy
+) -> None:
+    proxy.cut()
+    with connect(proxy) as client:
+        client.sendall(b"hello")
+        until(lambda: proxy.holds(b"hello"), "the proxy has it")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+        server.settimeout(10)
+        assert silent(client)
+        proxy.restore()
+        with accept(server) as served:
+            assert exactly(served, 5) == b"hello"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_what_a_dead_client_had_sent_arrives_and_its_answer_is_seen(
+    server: socket.socket, proxy: CuttingProxy, reset: bool
+) -> None:
+    client = connect(proxy)
+    with accept(server) as served:
+        proxy.cut()
+        client.sendall(b"last words")
+        until(lambda: proxy.holds(b"last words"), "the proxy has it")
+        if reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        proxy.restore()
+        assert exactly(served, 10) == b"last words"
+        served.sendall(b"too late")
+        until(lambda: proxy.answer_to(b"last words") == b"too late", "the answer")
+
+
+def test_a_target_that_is_away_ends_the_connection(
+    proxy: CuttingProxy, server: socket.socket
+) -> None:
+    server.close()
+    with connect(proxy) as client, contextlib.suppress(ConnectionError):
+        assert client.recv(1) == b""

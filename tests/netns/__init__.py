@@ -1,0 +1,1 @@
+"""Real partitions: W1 lives in a network namespace of its own, and the kernel drops its packets."""
