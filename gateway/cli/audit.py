@@ -29,8 +29,8 @@ _FULL = (
 )
 
 
-_LATER = frozenset({"fence_refused", "heartbeat_lost", "lease_expired", "result_rejected"})
-"""Events that the schema has room for and that no part of this release writes."""
+_LATER = frozenset({"heartbeat_lost"})
+"""An event that the schema has room for and that no part of this release writes: workers log it."""
 
 _WRITTEN = tuple(event for event in EVENTS if event not in _LATER)
 

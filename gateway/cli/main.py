@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gateway import __version__
-from gateway.cli import audit, commands, explain, keys, schema, server
+from gateway.cli import audit, commands, drill, explain, jobs, keys, schema, server, worker
 from gateway.cli.options import EXAMPLE_STYLE, Parser
 from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
 from gateway.observe.text import one_line
@@ -92,7 +92,7 @@ def _explain(error: FencegateError) -> str:
         case AnswerLost():
             return (
                 f"the database's answer was lost ({error}), so it may have been done; look before "
-                "you repeat it (fencegate keys list, commands show, audit)"
+                "you repeat it (fencegate keys list, commands show, jobs show, audit)"
             )
         case _:
             return str(error)
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fencegate {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (server, explain, schema, keys, commands, audit):
+    for module in (server, explain, schema, keys, commands, jobs, worker, audit, drill):
         module.register(subparsers)
     subparsers.add_parser("help", help="show this, or the help of the command behind it")
     return parser

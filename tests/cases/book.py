@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.cases import (
     on_commands,
     on_framing,
+    on_jobs,
     on_messages,
     on_outcomes,
     on_sameness,
@@ -29,4 +30,5 @@ FURTHER: list[Case] = [
     *on_commands.CASES,
     *on_sameness.CASES,
     *on_security.CASES,
+    *on_jobs.CASES,
 ]

@@ -1,15 +1,18 @@
-"""The gateways that the cases share: one as usual, one whose environment wants to interfere."""
+"""The gateways that the cases share: one as usual, one whose environment wants to interfere, and
+two whose database's clock stands still, for jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.cases.book import BOOK, FURTHER
 from tests.cases.driver import MOUNT, Case, World, make_keys
-from tests.kit.db import Server
+from tests.kit.db import Server, execute
 from tests.kit.gateway import policy, stack
+from tests.kit.jobs import MANUAL_CLOCK
 from tests.kit.upstream import RecordingUpstream
 
 COMMANDS = (
@@ -63,14 +66,25 @@ entity = "field:{header.X-Account}"
 )
 
 
-def cases(*, ambient: bool) -> list[Case]:
-    return [case for case in [*BOOK, *FURTHER] if ("given" in case["input"]) == ambient]
+TOOLS = '[[tools]]\nname = "t"\nbackoff_s = 0\nbackoff_max_s = 0\n'
+
+
+def world_of(case: Case) -> str:
+    """The fixture in which a case runs."""
+    given = case["input"]
+    if "given" in given:
+        return "ambient"
+    return str(given.get("world", "yard" if "yard" in given else "plain"))
+
+
+def cases(world: str) -> list[Case]:
+    return [case for case in [*BOOK, *FURTHER] if world_of(case) == world]
 
 
 @pytest.fixture(scope="session")
 def plain(postgres: Server) -> Iterator[World]:
     with postgres.database() as dsn:
-        tokens = make_keys(dsn, cases(ambient=False))
+        tokens = make_keys(dsn, cases("plain"))
         with stack(postgres, lambda url: [policy(url, *COMMANDS)], database=dsn) as made:
             yield World(made, tokens)
 
@@ -79,7 +93,7 @@ def plain(postgres: Server) -> Iterator[World]:
 def ambient(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A gateway whose environment names a proxy and credentials for the upstream."""
     netrc = tmp_path_factory.mktemp("home") / ".netrc"
-    wanted = cases(ambient=True)
+    wanted = cases("ambient")
     head = '[upstream_headers]\nAuthorization = "Bearer as-configured"'
     with postgres.database() as dsn, RecordingUpstream() as proxy:
         tokens = make_keys(dsn, wanted)
@@ -97,3 +111,33 @@ def ambient(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
             database=dsn,
         ) as made:
             yield World(made, tokens, proxy)
+
+
+@pytest.fixture(scope="session")
+def yard(postgres: Server) -> Iterator[World]:
+    with _yard(postgres, "yard", {}) as world:
+        yield world
+
+
+@pytest.fixture(scope="session")
+def paris(postgres: Server) -> Iterator[World]:
+    """The database is in Paris, gateway and workers are seven hours west of Greenwich."""
+    with _yard(postgres, "paris", {"TZ": "UTC+7"}, zone="Europe/Paris") as world:
+        yield world
+
+
+@contextmanager
+def _yard(postgres: Server, name: str, env: dict[str, str], zone: str = "UTC") -> Iterator[World]:
+    """The database's clock stands still until a case moves it."""
+    with postgres.database() as dsn:
+        own = dsn.rpartition("/")[2]
+        execute(dsn, f"alter database {own} set timezone to '{zone}';{MANUAL_CLOCK}")
+        tokens = make_keys(dsn, cases(name))
+        with stack(
+            postgres,
+            lambda url: [policy(url, *COMMANDS)],
+            env=env,
+            database=dsn,
+            tools=TOOLS,
+        ) as made:
+            yield World(made, tokens, env=env)

@@ -7,11 +7,13 @@ A case is a JSON object, ``{"id", "input": {"steps": […]}, "expected": {…}}`
   it; ``wait_for_100`` sends the body only behind a ``100 Continue``; ``same_connection`` goes on
   where the request before was answered) or ``raw_latin1`` bytes; the ``upstream`` steps behind it
   say how the upstream answers it: ``respond``, ``raw_latin1`` with ``then``, or a ``fault``
+- or a step of the workers (``crew.py``); ``fence of LABEL`` in a header is that of a claim
 - ``Bearer tenant-X`` stands for a gateway key of a tenant that only this case has, so cases share a
   gateway and never meet; paths are below the mount ``/pay``
 - ``expected`` names what the wire contract says: per answer ``status``, problem ``type``,
   ``outcome``, ``sent``, headers (``lines``: these fields have exactly these lines, in this order),
-  body and ``interim`` statuses; and what upstream, database, audit, log and metrics must show
+  body and ``interim`` statuses; and what upstream, database, audit, log and metrics must show;
+  of workers ``answers`` by label, and ``states``, ``results`` and ``runs`` by job
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 
 from gateway.core.problems import TYPES
 from gateway.store.tenants import add_key
+from tests.cases.crew import Crew
 from tests.kit.client import Caller, Exchange, Reply, assert_problem
 from tests.kit.gateway import Stack, rows
 from tests.kit.operating import fencegate, on
@@ -47,6 +50,7 @@ Case = Mapping[str, Any]
 
 MOUNT = "/pay"
 _TENANT = re.compile(r"tenant-[A-Za-z0-9:]+")
+_FENCE = re.compile(r"fence of (\w+)")
 
 
 def load(path: Path) -> list[Case]:
@@ -56,11 +60,12 @@ def load(path: Path) -> list[Case]:
 @dataclass
 class World:
     """What a case runs in. ``tokens``: by case and the tenant's name in it. ``proxy``: where the
-    environment of the gateway points to, and nothing may go."""
+    environment of the gateway points to, and nothing may go. ``env``: of workers on other hosts."""
 
     stack: Stack
     tokens: Mapping[tuple[str, str], str]
     proxy: RecordingUpstream | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
     judged: int = 0
     """Lines of the gateway's log that earlier cases answer for."""
 
@@ -72,6 +77,7 @@ class _Run:
     replies: dict[str, Reply] = field(default_factory=dict)
     interims: dict[str, list[int]] = field(default_factory=dict)
     exchange: Exchange | None = None
+    crew: Crew | None = None
 
     @property
     def upstream(self) -> RecordingUpstream:
@@ -124,6 +130,8 @@ def run(case: Case, world: World) -> None:
     world.stack.upstream.clear()
     before = _peak_mib(world), _counts(world)
     done = _Run(case, world)
+    if "yard" in case["input"]:
+        done.crew = Crew(world.stack.database, _tenant_number(done), world.env)
     for request, answers in _exchanges(case["input"]["steps"]):
         _step(done, request, answers)
     if done.exchange is not None:
@@ -146,6 +154,9 @@ def _exchanges(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, list[A
 
 
 def _step(done: _Run, step: Any, answers: list[Any]) -> None:
+    if done.crew is not None and "http" not in step:
+        done.crew.step(step)
+        return
     gate = Gate()
     done.upstream.next(*(_answer(each, gate) for each in answers))
     seen = done.upstream.count
@@ -214,7 +225,16 @@ def _body(http: Any) -> bytes:
 
 
 def _tokens(done: _Run, text: str) -> str:
+    if done.crew is not None:
+        crew = done.crew
+        text = _FENCE.sub(lambda match: str(crew.fence(match[1])), text)
     return _TENANT.sub(lambda match: done.world.tokens[done.case["id"], match[0]], text)
+
+
+def _tenant_number(done: _Run) -> int:
+    sql = "select tenant from gateway.tenants where name = $1"
+    (row,) = rows(done.world.stack.database, sql, tenant_name(done.case, "tenant-A"))
+    return int(row["tenant"])
 
 
 def _answer(step: Any, gate: Gate) -> Answer:
@@ -262,6 +282,8 @@ def _judge(done: _Run, before_mib: float, before: Mapping[str, float]) -> None:
     assert done.upstream.count + len(done.upstream.partial) == expected["upstream_calls"]
     _judge_upstream(done, expected.get("upstream_sees", {}))
     _judge_database(done, expected)
+    if done.crew is not None:
+        _judge_jobs(done.crew, expected)
     for line in expected.get("log", []):
         done.world.stack.gateway.wait_for_log(**line)
     now = _counts(done.world)
@@ -358,6 +380,16 @@ def _judge_database(done: _Run, expected: Any) -> None:
         assert wanted.items() <= audit[number].items()
     if "audit" in expected:
         assert len(audit) == len(expected["audit"])
+
+
+def _judge_jobs(crew: Crew, expected: Any) -> None:
+    assert crew.answers == expected["answers"]
+    for name, state in expected["states"].items():
+        assert crew.state(name) == state, name
+    for name, result in expected.get("results", {}).items():
+        assert crew.result(name) == result, name
+    for name, runs in expected.get("runs", {}).items():
+        assert crew.runs(name) == runs, name
 
 
 def _peak_mib(world: World) -> float:

