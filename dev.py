@@ -94,7 +94,9 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     set_up()
-    return in_order("test", [*lint_steps(), ("pytest", [PYTHON, "-m", "pytest", *arguments])])
+    # The whole suite, two modules at a time: it waits more than it computes.
+    how = arguments or ["--numprocesses", "2", "--dist", "loadscope"]
+    return in_order("test", [*lint_steps(), ("pytest", [PYTHON, "-m", "pytest", *how])])
 
 
 def lint(arguments: list[str]) -> int:

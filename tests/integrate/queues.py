@@ -16,6 +16,7 @@ from pgqueuer import AsyncpgDriver, Queries
 
 from tests.integrate.page import block
 from tests.kit.db import execute, with_connection
+from tests.kit.faults import until
 from tests.kit.gateway import rows
 
 __all__ = ["PgQueuerKit", "ProcrastinateKit", "Queue", "Worker"]
@@ -32,6 +33,13 @@ async def amount_of(invoice):
     print("begun", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     return 1200
+"""
+
+
+_IN_A_TRANSACTION = """
+select from pg_stat_activity
+ where datname = current_database() and state <> 'idle' and pid <> pg_backend_pid()
+   and application_name <> 'fencegate'
 """
 
 
@@ -58,10 +66,19 @@ class Worker:
             assert selector.select(_WAIT_S), self.said()
         assert self.process.stdout.readline() == "begun\n", self.said()
 
-    def stop(self) -> None:
-        """SIGSTOP: for the process no time passes."""
-        self.process.send_signal(signal.SIGSTOP)
-        assert os.WIFSTOPPED(os.waitpid(self.process.pid, os.WUNTRACED)[1])
+    def stop(self, dsn: str) -> None:
+        """SIGSTOP: for the process no time passes. Not in the middle of a transaction, whose locks
+        would keep everybody else from the queue."""
+
+        def stopped_outside() -> bool:
+            self.process.send_signal(signal.SIGSTOP)
+            assert os.WIFSTOPPED(os.waitpid(self.process.pid, os.WUNTRACED)[1])
+            if not rows(dsn, _IN_A_TRANSACTION):
+                return True
+            self.process.send_signal(signal.SIGCONT)
+            return False
+
+        until(stopped_outside, "the worker is stopped outside of its transactions")
 
     def go_on(self, jobs: int = 1) -> None:
         """Let its job go on (and the next ones), and the process itself where it is stopped."""

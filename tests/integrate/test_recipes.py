@@ -43,7 +43,7 @@ def taken_over(
         first = queue.worker()
         closing.callback(first.close)
         first.wait_until_begun()
-        first.stop()
+        first.stop(served.database)
         queue.take_back()
         second = queue.worker()
         closing.callback(second.close)
