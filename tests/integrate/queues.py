@@ -19,7 +19,7 @@ from tests.kit.db import execute, with_connection
 from tests.kit.faults import until
 from tests.kit.gateway import rows
 
-__all__ = ["PgQueuerKit", "ProcrastinateKit", "Queue", "Worker"]
+__all__ = ["IN_A_TRANSACTION", "PgQueuerKit", "ProcrastinateKit", "Queue", "Worker"]
 
 _WAIT_S = 30.0
 
@@ -36,7 +36,7 @@ async def amount_of(invoice):
 """
 
 
-_IN_A_TRANSACTION = """
+IN_A_TRANSACTION = """
 select from pg_stat_activity
  where datname = current_database() and state <> 'idle' and pid <> pg_backend_pid()
    and application_name <> 'fencegate'
@@ -73,7 +73,7 @@ class Worker:
         def stopped_outside() -> bool:
             self.process.send_signal(signal.SIGSTOP)
             assert os.WIFSTOPPED(os.waitpid(self.process.pid, os.WUNTRACED)[1])
-            if not rows(dsn, _IN_A_TRANSACTION):
+            if not rows(dsn, IN_A_TRANSACTION):
                 return True
             self.process.send_signal(signal.SIGCONT)
             return False

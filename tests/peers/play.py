@@ -23,6 +23,7 @@ from gateway.drill.cut import CuttingProxy
 from gateway.drill.upstream import Upstream
 from gateway.store.embedded import Cluster
 from tests.integrate.page import block
+from tests.integrate.queues import IN_A_TRANSACTION
 from tests.kit.db import dsn_of, execute, with_connection
 from tests.kit.gateway import rows
 
@@ -197,10 +198,13 @@ class _Play:
             upstream.release(self.subject)
             self._until(lambda: first.said("job", "answered") is not None, "W1's answer", first)
         if self.variant == "stopped":
-            first.stop()
+            self._between_transactions(first.stop, first.wake, first)
         else:
-            for proxy in proxies:
-                proxy.cut()
+            self._between_transactions(
+                lambda: [proxy.cut() for proxy in proxies],
+                lambda: [proxy.restore() for proxy in proxies],
+                first,
+            )
         if self.variant == "killed":
             first.go_on("job")
             second_effect = f"/effects/{self.subject}/notify".encode()
@@ -211,6 +215,20 @@ class _Play:
         if self.variant == "database-restart":
             self.stage.restart()
         upstream.release(self.subject)
+
+    def _between_transactions(
+        self, begin: Callable[[], object], undo: Callable[[], object], first: Actor
+    ) -> None:
+        """In the middle of one, W1's locks would keep W2 from the queue; that is another story."""
+
+        def begun() -> bool:
+            begin()
+            if not rows(self.dsn, IN_A_TRANSACTION):
+                return True
+            undo()
+            return False
+
+        self._until(begun, "moment between W1's transactions", first)
 
     def _go_on(self, first: Actor, proxies: list[CuttingProxy], upstream: Upstream) -> bool | None:
         """Whether the queue takes W1's result; ``None`` if there is none."""
