@@ -19,6 +19,7 @@ import uvloop
 
 from gateway.app import Gateway, open_gateway
 from gateway.policy.loader import load
+from gateway.policy.tools import Tools
 from gateway.proxy.respond import Message
 from gateway.settings import Settings
 from tests.kit.faults import CHARGE
@@ -259,7 +260,7 @@ def _in_process(run: Callable[[Harness], Awaitable[T]], database: str, folder: P
     async def main() -> T:
         with RecordingUpstream() as upstream:
             (folder / "pay.toml").write_text(policy(upstream.url, CHARGE))
-            gateway = await open_gateway(Settings(), load(folder, {}), database)
+            gateway = await open_gateway(Settings(), load(folder, {}), Tools({}), database)
             try:
                 return await run(Harness(gateway, upstream))
             finally:

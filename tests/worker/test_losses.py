@@ -37,6 +37,10 @@ def asked(rig: Rig, what: str, count: int = 1) -> None:
     )
 
 
+ALONE = ("--concurrency", "1")
+"""While it is at a job it claims no other, so it cannot take its own over."""
+
+
 @pytest.mark.parametrize("held", ["hold", "held"])
 def test_a_crash_within_a_stage_makes_one_case_and_one_charge(made: Rig, held: str) -> None:
     Holds(made, held)
@@ -80,7 +84,7 @@ def test_the_gateway_refuses_what_a_zombie_sends_inside_its_own_window(made: Rig
     holds = Holds(made)
     job = made.add(payload={"n": 1})
     with CuttingProxy(made.gateway.url) as proxy:
-        first = made.worker(HOLD_THEN_ACT, url=proxy.url)
+        first = made.worker(HOLD_THEN_ACT, *ALONE, url=proxy.url)
         asked(made, "hold")
         proxy.mute("POST /v1/jobs/heartbeat")
         made.leases_end()
@@ -98,7 +102,7 @@ def test_the_gateway_refuses_what_a_zombie_sends_inside_its_own_window(made: Rig
 def test_a_result_that_comes_too_late_is_sent_once_as_evidence(made: Rig) -> None:
     holds = Holds(made)
     job = made.add()
-    first = made.worker(RETURN)
+    first = made.worker(RETURN, *ALONE)
     asked(made, "hold")
     made.leases_end()
     first.wait_for("heartbeat_lost", job=job)
