@@ -192,6 +192,8 @@ class Gateway:
             principal=principal.name,
             policy=mismatch.policy,
             entity=mismatch.entity,
+            key=mismatch.key,
+            fence=mismatch.fence,
             request_id=refused.identity.request_id,
         )
         try:

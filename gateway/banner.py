@@ -17,6 +17,12 @@ __all__ = ["banner"]
 
 Tree = dict[str, "Tree | str | int"]
 
+_DRILL = "fencegate-drill"
+"""The policy of `fencegate drill`."""
+
+_REAL = "this is a real one to the upstream"
+_FENCE = "FENCE-THAT-WAS-ISSUED"
+
 
 def banner(
     url: str,
@@ -36,7 +42,6 @@ def banner(
         if authenticated
         else "not authenticated: no gateway key exists, so loopback only"
     )
-    commands = policies.commands()
     return "\n".join(
         [
             f"Fencegate {__version__} on {url}",
@@ -45,19 +50,46 @@ def banner(
             *(f"  policy    {line}" for line in policies.describe()),
             *(["  tools     " + ", ".join(tools.by_name)] if tools.by_name else []),
             *(f"  warning   {warning}" for warning in policies.warnings),
-            "A request that its first command takes (this is a real one to the upstream):",
-            "  " + (_curl(url, commands[0], authenticated) if commands else f"curl {url}/readyz"),
+            *_sample(url, policies, authenticated),
         ]
     )
 
 
-def _curl(url: str, command: CompiledCommand, authenticated: bool) -> str:
+def _sample(url: str, policies: Policies, authenticated: bool) -> list[str]:
+    """A request that works as it is pasted."""
+    # The drill's upstream is there only while it plays.
+    commands = [each for each in policies.commands() if each.upstream.name != _DRILL]
+    outside = [each for each in commands if each.rules.issuer == "outside"]
+    if not commands:
+        return ["No command to try; whether it serves:", f"  curl {url}/readyz"]
+    if outside:
+        command = outside[0]
+        about = f"A request that its command {command.rules.policy} takes"
+        return [f"{about} ({_REAL}):", "  " + _curl(url, command, authenticated, 1)]
+    command = commands[0]
+    about = f"Fences of its command {command.rules.policy} are issued here. Ask for one, then send"
+    return [
+        f"{about} ({_REAL}):",
+        "  " + _ask(url, command, authenticated),
+        "  " + _curl(url, command, authenticated, _FENCE),
+    ]
+
+
+def _ask(url: str, command: CompiledCommand, authenticated: bool) -> str:
+    """A line for a shell that sets ``FENCE``, for the entity of ``_curl``."""
+    body = json.dumps({"entity": "1".join(command.entity.literals)})
+    said = f"curl -s {url}/v1/fences{_fields(authenticated)} -d '{body}'"
+    return f"FENCE=$({said} | sed 's/.*\"fence\":\\([0-9]*\\).*/\\1/')"
+
+
+def _curl(url: str, command: CompiledCommand, authenticated: bool, fence_sent: str | int) -> str:
     """A request that this command takes; every value that its templates need is in it."""
-    headers = ["Authorization: Bearer fg_…"] if authenticated else []
+    headers: list[str] = []
     query: list[str] = []
     body: Tree = {}
     key = _Example("first-1", command.key.placeholders)
-    fence = _Example(1, command.fence_from.placeholders if command.rules.fence != "off" else ())
+    needed = command.fence_from.placeholders if command.rules.fence != "off" else ()
+    fence = _Example(fence_sent, needed)
     for example in (key, fence, _Example("1", command.entity.placeholders)):
         for place in example.places:
             match place.source:
@@ -74,9 +106,16 @@ def _curl(url: str, command: CompiledCommand, authenticated: bool) -> str:
         for segment in command.pattern.segments
     )
     target = url + command.upstream.mount + path + ("?" + "&".join(query) if query else "")
-    sent = [*headers, "Content-Type: application/json"]
-    fields = "".join(f" -H '{line}'" for line in dict.fromkeys(sent))
-    return f"curl -i -X {command.pattern.method} '{target}'{fields} -d '{json.dumps(body)}'"
+    fields = _fields(authenticated, *headers)
+    line = f"curl -i -X {command.pattern.method} '{target}'{fields} -d '{json.dumps(body)}'"
+    # Out of the quotes, where the shell puts in what was issued; a number also in JSON.
+    return line.replace(f'"{_FENCE}"', "'$FENCE'").replace(_FENCE, "'$FENCE'")
+
+
+def _fields(authenticated: bool, *more: str) -> str:
+    sent = ["Authorization: Bearer fg_…"] if authenticated else []
+    sent += [*more, "Content-Type: application/json"]
+    return "".join(f" -H '{line}'" for line in dict.fromkeys(sent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,13 @@ def main() -> int:
     parser.add_argument("--no-worker", action="store_true", help="one is running elsewhere")
     options = parser.parse_args()
     try:
-        plan = read_plan(options.plan.read_bytes(), options.user or ["ann"])
+        raw = options.plan.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        print(f"{str(options.plan)!a} cannot be read ({why}); name a plan's file", file=sys.stderr)
+        return 2
+    try:
+        plan = read_plan(raw, options.user or ["ann"])
     except Refused as refused:
         print(f"the plan is refused, nothing was enqueued:\n{refused}", file=sys.stderr)
         return 1
@@ -100,7 +106,7 @@ class Walk:
             on_behalf=step.user,
         )
         if made.state != before:
-            print(f"{step.id:10} {step.tool:10} {made.job}  {made.state}", flush=True)
+            print(f"{step.id:10} {step.tool:11} {made.job}  {made.state}", flush=True)
 
     def report(self) -> int:
         """0: all succeeded; 1: something did not; 3: a person is to decide."""

@@ -48,7 +48,7 @@ class _Step(_Strict):
 
 
 class ChargeStep(_Step):
-    tool: Literal["charge"]
+    tool: Literal["plan_charge"]
     arguments: ChargeArguments
 
     @property
@@ -58,7 +58,7 @@ class ChargeStep(_Step):
 
 
 class CaseStep(_Step):
-    tool: Literal["open_case"]
+    tool: Literal["plan_case"]
     arguments: CaseArguments
 
     @property

@@ -12,14 +12,14 @@ from gateway.worker import Job, Unretryable, Worker
 worker = Worker()
 
 
-@worker.tool("charge")
+@worker.tool("plan_charge")
 async def look(job: Job) -> Any:
     """Whether a person must agree. Decided here, from the amount: no plan can leave it out."""
     amount = job.payload["arguments"]["amount"]
     return job.next("pay", entity=job.entity, wait=amount > APPROVAL_ABOVE)
 
 
-@worker.tool("charge", stage="pay")
+@worker.tool("plan_charge", stage="pay")
 async def pay(job: Job) -> dict[str, Any]:
     wanted = job.payload["arguments"]
     answer = await job.http.post(
@@ -30,7 +30,7 @@ async def pay(job: Job) -> dict[str, Any]:
     return {"capture": _made(answer)}
 
 
-@worker.tool("open_case")
+@worker.tool("plan_case")
 async def open_case(job: Job) -> dict[str, Any]:
     wanted, results = job.payload["arguments"], job.payload["results"]
     captures = ", ".join(str(each["capture"]) for each in results.values() if "capture" in each)

@@ -1,5 +1,5 @@
 // A Fencegate worker in Node 18 or newer, without dependencies; README.md says how to run it.
-// Imported, it runs your own handlers:  await work({ tools: { charge: async (job) => … } })
+// Imported, it runs your own handlers:  await work({ tools: { node_charge: async (job) => … } })
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { performance } from "node:perf_hooks";
@@ -202,5 +202,5 @@ async function charge(job) {
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const stop = new AbortController();
   for (const name of ["SIGTERM", "SIGINT"]) process.once(name, () => stop.abort()); // twice: at once
-  await work({ tools: { charge }, signal: stop.signal });
+  await work({ tools: { node_charge: charge }, signal: stop.signal });
 }

@@ -1,4 +1,4 @@
-"""What the gateway's own routes share: who asks, the body, turns at the database, and answers.
+"""What the gateway's own routes share: who asks, the body, and answers.
 
 The checks come in this order: keys not known (503) or no valid key (401), method (405), stopping
 (503), size (413), then the body itself.
@@ -7,11 +7,10 @@ The checks come in this order: keys not known (503) or no valid key (401), metho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any
 
 from gateway.core.auth import Principal
 from gateway.core.model import Headers
@@ -25,9 +24,7 @@ from gateway.proxy.endpoint import STOPPING, respond_unread
 from gateway.proxy.intake import Identity, Keys, Refused, principal_of, request_id_of
 from gateway.proxy.respond import Message, Receive, Send, respond
 
-__all__ = ["Door", "Lane", "Question", "Route", "overloaded", "reply", "unavailable"]
-
-T = TypeVar("T")
+__all__ = ["Door", "Question", "Route", "overloaded", "reply", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +49,6 @@ class Question:
     principal: Principal
     headers: Headers
     body: bytes
-
-
-class Lane:
-    """Turns at the database for one kind of question, so that no kind takes every connection, and
-    none waits for another. ``wait_s``: longest wait for a turn."""
-
-    def __init__(self, at_once: int, wait_s: float) -> None:
-        self._turns = asyncio.Semaphore(at_once)
-        self._wait_s = wait_s
-        self._own = WeakValueDictionary[Hashable, asyncio.Lock]()
-
-    async def run(self, work: Callable[[], Awaitable[T]], own: Hashable = None) -> T | None:
-        """What comes of ``work``, or ``None`` where no turn came in time. ``own``: what the
-        question is about; of those about the same, which would wait for the same lock in the
-        database, one at a time has a turn, and the others leave theirs to others."""
-        first = asyncio.Lock() if own is None else self._own.setdefault(own, asyncio.Lock())
-        try:
-            async with asyncio.timeout(self._wait_s) as limit, first, self._turns:
-                limit.reschedule(None)
-                return await work()
-        except TimeoutError:
-            return None
 
 
 class Door:

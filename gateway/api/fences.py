@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol, assert_never
 
-from gateway.api.door import Door, Lane, Question, Route, overloaded, reply, unavailable
+from gateway.api.door import Door, Question, Route, overloaded, reply, unavailable
+from gateway.api.lanes import Lane
 from gateway.core.answers import entity_leased
 from gateway.core.issuing import EntityLeased, Issued, entity_asked_for
 from gateway.core.keys import Refusal
@@ -83,8 +84,9 @@ class Fences:
             )
 
     async def _issue(self, asked: Question, entity: str) -> Issued | Problem:
-        wanted = (asked.principal.tenant, entity)
-        return await self._lane.run(lambda: self._ask(*wanted), wanted) or _FULL
+        tenant = asked.principal.tenant
+        own = frozenset({entity})
+        return await self._lane.run(lambda: self._ask(tenant, entity), tenant, own) or _FULL
 
     async def _ask(self, tenant: int, entity: str) -> Issued | Problem:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from typing import Any, TypeAlias, assert_never
 from uuid import UUID, uuid4
 
 from gateway.api import jobs_in, jobs_out
-from gateway.api.door import Door, Lane, Question, Route, overloaded, reply, unavailable
+from gateway.api.door import Door, Question, Route, overloaded, reply, unavailable
 from gateway.api.jobs_in import BATCH, BEATS
+from gateway.api.lanes import Lane, Reading
 from gateway.core.keys import Refusal
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, StoreUnavailable
@@ -125,11 +127,12 @@ _Answer: TypeAlias = _Good | Problem
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to be done in a turn. ``own``: what it is about (see ``Lane``), so that who repeats
-    an enqueue or an end that a lock keeps waiting takes no second turn."""
+    """What is to be done in a turn. ``own``: the keys, ids and entities that it is about (see
+    ``Lane``), so that enqueues or ends that wait for one lock take one turn, whatever else they
+    name."""
 
     run: Callable[[], Awaitable[_Answer]]
-    own: Hashable = None
+    own: frozenset[Hashable] = frozenset()
 
 
 class Jobs:
@@ -139,6 +142,7 @@ class Jobs:
         self._door = door
         self._service = service
         self._lanes = lanes
+        self._reading = Reading()
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         await self._door.serve(scope, send, lambda noted: self._serve(scope, receive, noted))
@@ -166,11 +170,16 @@ class Jobs:
 
     async def _answer(self, route: Route, job: str, asked: Question) -> _Answer:
         """What it comes to, or the problem."""
-        work = self._work(route, job, asked)
+        lane, tenant = self._lanes.of(route), asked.principal.tenant
+        until = asyncio.get_running_loop().time() + lane.wait_s  # for both turns
+        size = len(asked.body)
+        work = await self._reading.run(size, tenant, lambda: self._work(route, job, asked), until)
+        if work is None:
+            return _FULL
         if isinstance(work, Problem):
             return work
         try:
-            return await self._lanes.of(route).run(work.run, work.own) or _FULL
+            return await lane.run(work.run, tenant, work.own, until) or _FULL
         except (StoreUnavailable, AnswerLost) as error:
             return unavailable(error, "nothing was done", "it may have been done")
 
@@ -207,8 +216,7 @@ class Jobs:
             created = any(each.created for each in found)
             return _Good(201 if created else 200, jobs_out.enqueued(found))
 
-        keys = tuple(sorted(each.key for each in jobs))
-        return _Work(work, (asked.principal.tenant, keys))
+        return _Work(work, frozenset(name for each in jobs for name in (each.key, each.id)))
 
     def _claim(self, asked: Question) -> _Work | Problem:
         wish = jobs_in.read_claim(asked.body, asked.headers)
@@ -244,8 +252,8 @@ class Jobs:
             found = await self._service.end(_asker(asked, batch.worker), batch.ends)
             return _Good(200, jobs_out.ended(batch.ends, found))
 
-        held = tuple(sorted(each.reference.held.job for each in batch.ends))
-        return _Work(work, (asked.principal.tenant, held))
+        held = [each.reference.held for each in batch.ends]
+        return _Work(work, frozenset(name for each in held for name in (each.entity, each.job)))
 
     def _cancel_session(self, asked: Question) -> _Work | Problem:
         wish = jobs_in.read_session(asked.body, asked.headers)
@@ -286,7 +294,7 @@ class Jobs:
                 case _:
                     assert_never(found)
 
-        return _Work(work, (asked.principal.tenant, job))
+        return _Work(work, frozenset({job}))
 
 
 def _found(raw_path: bytes) -> tuple[Route, str] | None:

@@ -12,6 +12,7 @@ from uuid import UUID
 from gateway.core.asking import Form, object_in
 from gateway.core.jobs import (
     DELAY_LIMIT_MS,
+    REASON_LIMIT,
     Complete,
     End,
     Fail,
@@ -52,7 +53,6 @@ _WORKER = 255
 _ENTITY = 255
 _TOOL = _STAGE = 64
 _NAME = 128
-_REASON = 4_000
 _ATTEMPT = 2**31 - 1
 _DELAY_LIMIT_S = DELAY_LIMIT_MS / 1000
 
@@ -185,7 +185,7 @@ def read_reason(raw: bytes, headers: Headers) -> str | Refusal:
     if isinstance(members, Refusal):
         return members
     form = Form(members)
-    found = form.text("reason", _REASON)
+    found = form.text("reason", REASON_LIMIT)
     form.close()
     return form.refusal() or found
 
@@ -197,7 +197,7 @@ def read_session(raw: bytes, headers: Headers) -> OfSession | Refusal:
     if isinstance(members, Refusal):
         return members
     form = Form(members)
-    found = OfSession(form.text("session", _ENTITY), form.text("reason", _REASON))
+    found = OfSession(form.text("session", _ENTITY), form.text("reason", REASON_LIMIT))
     form.close()
     return form.refusal() or found
 
@@ -224,7 +224,7 @@ def _end(form: Form, result: bytes) -> EndOf:
     reference = _reference(form.form("lease"))
     held = reference.held
     end: End
-    match form.optional_text("how", _STAGE):
+    match form.choice("how"):
         case "completed":
             form.passed("result")
             end = Complete(held, result, _next(form.form("next", required=False)))

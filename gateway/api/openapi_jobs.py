@@ -145,6 +145,7 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": _UUID}
 _WORKER = _text(255, description="The worker's name for itself, in logs and in the job.")
 _REASON = _object({"reason": _text(4_000, description="For the audit.")})
 _STATE = {"enum": list(get_args(JobState))}
+_KEY_STATE = {"enum": [*get_args(JobState), "forgotten"]}
 _LOST = {"enum": list(get_args(LostReason))}
 _MS = {"type": "integer", "description": "Milliseconds, from when the database answered."}
 _ANY = {"description": f"Any JSON of at most {PAYLOAD_LIMIT} bytes, kept byte for byte."}
@@ -278,8 +279,9 @@ _ABOUT: Mapping[str, _About] = {
     "enqueue": _About(
         "Enqueue jobs, all or none",
         "Repeat it after a lost answer: a known key answers with the first job and what became of "
-        "it. A job without key and id is made again each time. same: false where the key is known "
-        "with another tool or payload.",
+        "it. A job without key and id is made again each time. same: false, with status 200, where "
+        "the key is known with another tool or payload, or its job is forgotten: nothing was made, "
+        "so look at it.",
         _object({"jobs": _list(_see("NewJob"), BATCH)}),
         _object(
             {
@@ -289,7 +291,7 @@ _ABOUT: Mapping[str, _About] = {
                             "job": _UUID,
                             "created": {"type": "boolean"},
                             "same": {"type": "boolean"},
-                            "state": _STATE,
+                            "state": _KEY_STATE,
                         },
                         {"result": {}, "error": {"type": "string"}},
                     ),
@@ -302,8 +304,8 @@ _ABOUT: Mapping[str, _About] = {
     "show": _About("Show a job", "It changes nothing.", None, _object({"job": _see("Job")})),
     "claim": _About(
         "Lease jobs, best first",
-        "claim: a new uuid for each wish. Repeat it with the same one after a lost answer: the "
-        "leases of the first that are not over come back.",
+        "claim: a new uuid for each wish of one worker. Repeat it with the same uuid and worker "
+        "after a lost answer: the leases of the first that are not over come back.",
         _object(
             {
                 "worker": _WORKER,

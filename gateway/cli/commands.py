@@ -18,6 +18,7 @@ from gateway.cli.options import (
     add_group,
     add_limit,
     add_operator,
+    job_id,
     key,
     operator_name,
     reason,
@@ -122,6 +123,9 @@ def _register_list(group: Subparsers) -> None:
     listing.add_argument("--tenant", type=text, help="a tenant's name (default: all)")
     listing.add_argument("--key", type=key, help="the idempotency key, without quotes")
     listing.add_argument("--policy", type=text, help="e.g. payments/capture")
+    listing.add_argument(
+        "--job", type=job_id, metavar="ID", help="those under the keys of a job's steps"
+    )
     add_limit(listing)
     add_format(listing)
 
@@ -149,6 +153,7 @@ def _list(options: argparse.Namespace) -> int:
         entity=options.entity,
         key=options.key,
         policy=options.policy,
+        job=options.job,
         limit=options.limit,
     )
     people = options.format == "table"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from gateway.cli import explained
 from gateway.cli.database import check_tenant, on_database
-from gateway.cli.options import Subparsers, add_command, text
+from gateway.cli.options import Subparsers, add_command, stdin, text
 from gateway.cli.rehearsal import Rehearsal, Sought, by_policies_alone, rehearse
 from gateway.cli.server import add_policies, read_policies
 from gateway.core.model import Headers
@@ -139,7 +139,7 @@ def _read(file: str) -> bytes:
     """At most a byte more than any policy lets through; it is for the intake to refuse that."""
     try:
         if file == "-":
-            return sys.stdin.buffer.read(MAX_BODY + 1)
+            return stdin(MAX_BODY + 1)
         with Path(file).open("rb") as opened:
             return opened.read(MAX_BODY + 1)
     except IsADirectoryError:

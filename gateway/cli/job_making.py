@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from gateway.cli.database import no_tenant, on_database
-from gateway.cli.options import Subparsers, add_command, moment, text
+from gateway.cli.options import Subparsers, add_command, moment, name, stdin, text
 from gateway.cli.server import add_policies
 from gateway.core.canonical import Unreadable, read_json
 from gateway.core.jobs import PAYLOAD_LIMIT, Enqueued, NewJob, mistakes_in
@@ -46,12 +46,12 @@ def register(group: Subparsers) -> None:
         metavar="PAYLOAD",
         help="a JSON document, kept as it is; @FILE reads it from there, - from stdin (default {})",
     )
-    parser.add_argument("--key", type=text, help="one job for each key (default: the job's id)")
+    parser.add_argument("--key", type=name, help="one job for each key (default: the job's id)")
     parser.add_argument(
-        "--entity", type=text, help="what its fence protects (default: job:ID, its own)"
+        "--entity", type=name, help="what its fence protects (default: job:ID, its own)"
     )
-    parser.add_argument("--session", type=text, help="what it belongs to, to be cancelled with it")
-    parser.add_argument("--on-behalf", type=text, metavar="USER", help="for whom, for limits")
+    parser.add_argument("--session", type=name, help="what it belongs to, to be cancelled with it")
+    parser.add_argument("--on-behalf", type=name, metavar="USER", help="for whom, for limits")
     parser.add_argument("--model", type=text, help="which model asked for it")
     parser.add_argument("--provider", type=text, help="whose model that is")
     parser.add_argument("--stage", type=text, help="the name of its first stage")
@@ -114,7 +114,7 @@ def _payload(given: str) -> bytes:
 def _read(given: str) -> bytes:
     """At most a byte more than a payload may have."""
     if given == "-":
-        return sys.stdin.buffer.read(PAYLOAD_LIMIT + 1)
+        return stdin(PAYLOAD_LIMIT + 1)
     if not given.startswith("@"):
         return given.encode("utf-8", "surrogateescape")
     try:
@@ -184,6 +184,13 @@ def _say(done: Enqueued, job: NewJob) -> int:
         return 0
     sys.stdout.flush()  # before what is said of it, where both go to one place
     named = f"key {one_line(job.key)} already names job {done.job}, which is {done.state}"
+    if done.state == "forgotten":
+        print(
+            f"fencegate: key {one_line(job.key)} named job {done.job}, which is forgotten; nothing "
+            "was queued. For another wish take another key",
+            file=sys.stderr,
+        )
+        return 1
     if done.same:
         print(f"fencegate: {named}; nothing was queued", file=sys.stderr)
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from typing import assert_never
-from uuid import UUID
 
 from gateway.cli import job_detail, job_making
 from gateway.cli.database import check_tenant, no_tenant, on_database
@@ -15,6 +14,8 @@ from gateway.cli.options import (
     add_group,
     add_limit,
     add_operator,
+    exact,
+    job_id,
     operator_name,
     reason,
     text,
@@ -31,6 +32,7 @@ from gateway.store.job_reads import (
     NoTenant,
     Story,
     job_holders,
+    job_of_key,
     job_story,
     list_jobs,
     tenant_named,
@@ -53,7 +55,7 @@ _FULL = (
 )
 
 _ERROR_SHOWN = 60
-"""Characters of an error in the table: its end, where a traceback says what happened."""
+"""Characters of an error's last line in the table: its end."""
 
 
 def register(subparsers: Subparsers) -> None:
@@ -75,8 +77,8 @@ def register(subparsers: Subparsers) -> None:
         example="fencegate jobs show --key order-17",
     )
     which = show.add_mutually_exclusive_group(required=True)
-    which.add_argument("job", nargs="?", type=_job, metavar="ID", help="the job's id")
-    which.add_argument("--key", type=text, help="instead: its key")
+    which.add_argument("job", nargs="?", type=job_id, metavar="ID", help="the job's id")
+    which.add_argument("--key", type=exact, help="instead: its key")
     _add_tenant(show)
     show.add_argument(
         "--format", choices=("text", "json"), default="text", help="json: documents as text"
@@ -94,8 +96,8 @@ def _register_list(group: Subparsers) -> None:
     )
     listing.add_argument("--state", choices=_STATES, help="queued: waits for a worker or its turn")
     listing.add_argument("--tool", type=text, help="what does it")
-    listing.add_argument("--session", type=text, help="what it belongs to")
-    listing.add_argument("--entity", type=text, help="of its stage now, e.g. invoice:123")
+    listing.add_argument("--session", type=exact, help="what it belongs to")
+    listing.add_argument("--entity", type=exact, help="of its stage now, e.g. invoice:123")
     listing.add_argument("--tenant", type=text, help="a tenant's name (default: all)")
     add_limit(listing)
     add_format(listing)
@@ -112,16 +114,18 @@ def _register_decisions(group: Subparsers) -> None:
         example="fencegate jobs cancel --session chat-7 --reason 'the user closed it'",
     )
     which = cancel.add_mutually_exclusive_group(required=True)
-    which.add_argument("job", nargs="?", type=_job, metavar="ID", help="the job's id")
-    which.add_argument("--session", type=text, help="instead: all of this session")
+    which.add_argument("job", nargs="?", type=job_id, metavar="ID", help="the job's id")
+    which.add_argument("--key", type=exact, help="instead: its key")
+    which.add_argument("--session", type=exact, help="instead: all of this session")
     retry = add_command(
         group,
         "retry",
         _retry,
         summary="queue a failed or cancelled job again, from the stage it had come to",
-        details="It keeps its id and key, so commands that it sent before are replayed, not sent.\n"
+        details="It keeps its id and key: commands whose final answer is on record are replayed,\n"
+        "not sent, also a refusal, e.g. 402. A corrected wish is a new job with a new key.\n"
         "Its attempts begin anew, and it has no time to give up at.",
-        example="fencegate jobs retry ID --reason 'the account is open again'",
+        example="fencegate jobs retry --key order-17 --reason 'the worker is mended'",
     )
     approve = add_command(
         group,
@@ -131,7 +135,9 @@ def _register_decisions(group: Subparsers) -> None:
         example="fencegate jobs approve ID --reason 'Ada agreed to 1,200.00'",
     )
     for parser in (retry, approve):
-        parser.add_argument("job", type=_job, metavar="ID", help="the job's id")
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument("job", nargs="?", type=job_id, metavar="ID", help="the job's id")
+        which.add_argument("--key", type=exact, help="instead: its key")
     for parser in (cancel, retry, approve):
         parser.add_argument("--reason", type=reason, required=True, help="why, for the audit")
         _add_tenant(parser)
@@ -202,6 +208,7 @@ def _cancel(options: argparse.Namespace) -> int:
                     + one_line(options.session)
                 )
             return 0
+        await _name(database, tenant, options)
         match await store.cancel(tenant, options.job, by, options.reason):
             case Cancelled():
                 print(f"job {options.job} is cancelled: a lease on it is over, its fence is stale")
@@ -221,6 +228,7 @@ def _retry(options: argparse.Namespace) -> int:
     async def work(database: Database) -> int:
         tenant = await _tenant(database, options)
         store, by = JobStore(database), OPERATOR + operator_name(options)
+        await _name(database, tenant, options)
         if not await store.retry(tenant, options.job, by, options.reason):
             found = await _found(database, store, tenant, options)
             raise FencegateError(
@@ -239,6 +247,7 @@ def _approve(options: argparse.Namespace) -> int:
     async def work(database: Database) -> int:
         tenant = await _tenant(database, options)
         store, by = JobStore(database), OPERATOR + operator_name(options)
+        await _name(database, tenant, options)
         if not await store.approve(tenant, options.job, by, options.reason):
             found = await _found(database, store, tenant, options)
             raise FencegateError(
@@ -258,6 +267,14 @@ async def _tenant(database: Database, options: argparse.Namespace) -> int:
     if found is None:
         raise FencegateError(no_tenant(options.tenant))
     return found.number
+
+
+async def _name(database: Database, tenant: int, options: argparse.Namespace) -> None:
+    """Where a key was given, put the id of its job beside it."""
+    if options.job is None:
+        options.job = await job_of_key(database, tenant, options.key)
+        if options.job is None:
+            raise FencegateError(_absent(options, await job_holders(database, key=options.key)))
 
 
 async def _found(
@@ -307,15 +324,7 @@ def _cells(listed: Listed, error: str | None) -> Cells:
 
 
 def _end_of(error: str | None) -> str | None:
-    if error is None or len(error) <= _ERROR_SHOWN:
-        return error
-    return f"…{error[-_ERROR_SHOWN:]}"
-
-
-def _job(value: str) -> UUID:
-    try:
-        return UUID(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{value!r} is no job; write its id, as `fencegate jobs list` shows it"
-        ) from None
+    line = job_detail.last_line(error)
+    if line is None or len(line) <= _ERROR_SHOWN:
+        return line
+    return f"…{line[-_ERROR_SHOWN:]}"

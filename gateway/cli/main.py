@@ -37,20 +37,14 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the program's name."""
+    if sys.stdout is None:  # Python's word for a closed one; the next file would be in its place
+        print("fencegate: standard output is closed; send it somewhere", file=sys.stderr)
+        return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:  # `fencegate help keys add` is `fencegate keys add --help`
         arguments = [*arguments[1:], "--help"]
     try:
-        if not arguments:
-            _parser().print_help(sys.stderr)
-            return 2
-        if arguments[:1] == ["demo"]:  # it has options of its own, its --help included
-            code = server.demo(arguments[1:])
-        else:
-            options, unknown = _parser().parse_known_args(arguments)
-            if unknown:
-                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-            code = options.run(options)
+        code = _run(arguments)
         sys.stdout.flush()  # here, where a closed pipe is still an answer and not a complaint
     except FencegateError as error:
         return _fail(error)
@@ -65,7 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FencegateError(f"the output cannot be written ({error.strerror}); make room"))
     except KeyboardInterrupt:
         return 130
-    return int(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments:
+        _parser().print_help(sys.stderr)
+        return 2
+    if arguments[:1] == ["demo"]:  # it has options of its own, its --help included
+        return server.demo(arguments[1:])
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return int(options.run(options))
 
 
 def _leave_stdout() -> None:

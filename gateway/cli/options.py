@@ -6,11 +6,15 @@ import argparse
 import getpass
 import os
 import re
+import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeAlias
+from uuid import UUID
 
+from gateway.core.jobs import REASON_LIMIT
 from gateway.core.keys import Refusal, check_key
+from gateway.errors import ConfigurationError
 from gateway.observe.text import one_line
 
 __all__ = [
@@ -23,10 +27,14 @@ __all__ = [
     "add_group",
     "add_limit",
     "add_operator",
+    "exact",
+    "job_id",
     "key",
     "moment",
+    "name",
     "operator_name",
     "reason",
+    "stdin",
     "text",
 ]
 
@@ -125,23 +133,52 @@ def operator_name(options: argparse.Namespace) -> str:
 
 
 def text(value: str) -> str:
-    """Any text but an empty one, and one that UTF-8 can hold."""
-    stripped = value.strip()
-    if not stripped:
+    """Any text but an empty one, and one that UTF-8 can hold; without blanks at its ends."""
+    return exact(value).strip()
+
+
+def exact(value: str) -> str:
+    """As ``text``, but as it was written: what is looked for may have come over HTTP."""
+    if not value.strip():
         raise argparse.ArgumentTypeError("must not be empty")
     try:
-        stripped.encode("utf-8")
+        value.encode("utf-8")
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError("is not UTF-8") from None
-    return stripped
+    return value
+
+
+def name(value: str) -> str:
+    """A text by which something will be known: one with a blank at an end is a slip, and without
+    it the name of another thing."""
+    given = exact(value)
+    if given != given.strip():
+        raise argparse.ArgumentTypeError(f"{value!r} begins or ends with a blank; take it out")
+    return given
 
 
 def reason(value: str) -> str:
     """A text that says something: not the placeholder of a line that was pasted unchanged."""
     given = text(value)
+    if len(given) > REASON_LIMIT:
+        raise argparse.ArgumentTypeError(
+            f"has {len(given)} characters; say it in {REASON_LIMIT} at most"
+        )
     if given.strip("\"'<>…. ").upper() in ("", "REASON"):
         raise argparse.ArgumentTypeError(f"{given!r} is no reason; say how that is known")
     return given
+
+
+def stdin(most: int) -> bytes:
+    """At most so many bytes of standard input."""
+    if sys.stdin is None:
+        raise ConfigurationError("standard input is closed; name a file, or send it there")
+    try:
+        return sys.stdin.buffer.read(most)
+    except OSError as error:  # a folder, or a terminal that is gone
+        raise ConfigurationError(
+            f"standard input cannot be read ({error.strerror}); name a file"
+        ) from None
 
 
 def key(value: str) -> str:
@@ -150,6 +187,16 @@ def key(value: str) -> str:
     if isinstance(checked, Refusal):
         raise argparse.ArgumentTypeError(checked.detail)
     return checked
+
+
+def job_id(value: str) -> UUID:
+    """A job, by its id."""
+    try:
+        return UUID(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is no job; write its id, as `fencegate jobs list` shows it"
+        ) from None
 
 
 def moment(value: str) -> datetime | timedelta:
@@ -164,6 +211,12 @@ def moment(value: str) -> datetime | timedelta:
         ) from None
     if found.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{value!r} lacks its time zone; put Z behind it for UTC")
+    try:
+        found.astimezone(UTC)
+    except OverflowError:
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is not within the years 1 to 9999 in UTC; write another time"
+        ) from None
     return found
 
 

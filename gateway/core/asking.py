@@ -56,9 +56,12 @@ class Form:
     """One object. Each method takes a member, or says why not and gives a value that is legal to
     go on with; ``mistakes`` is shared by all forms of a request."""
 
-    def __init__(self, members: Mapping[str, Json], path: str = "") -> None:
+    def __init__(
+        self, members: Mapping[str, Json], path: str = "", outer: Form | None = None
+    ) -> None:
         self._members = dict(members)
         self._path = path
+        self._outer = outer
         self.mistakes: list[str] = []
         self._sound = True
 
@@ -83,6 +86,11 @@ class Form:
         else:
             return value
         return None
+
+    def choice(self, name: str) -> str | None:
+        """A string of which the caller says what it may be; ``None`` for all else."""
+        value = self._take(name)
+        return value if isinstance(value, str) else None
 
     def long_text(self, name: str) -> str:
         """A string of any length and content that must be there."""
@@ -204,12 +212,12 @@ class Form:
 
     @property
     def sound(self) -> bool:
-        """Whether no mistake was found in this form so far; those within it are not counted."""
+        """Whether no mistake was found in this form, or in one within it, so far."""
         return self._sound
 
     def wrong(self, name: str, why: str) -> None:
         """Remember a mistake in the member ``name``."""
-        self._sound = False
+        self._mark()
         self.mistakes.append(f"{self._path}{name}: {why}")
 
     def refusal(self) -> Refusal | None:
@@ -221,8 +229,13 @@ class Form:
         rest = f"; and {more} more" if more > 0 else ""
         return Refusal("request-invalid", f"Correct the body: {shown}{rest}.")
 
+    def _mark(self) -> None:
+        self._sound = False
+        if self._outer is not None:
+            self._outer._mark()
+
     def _inner(self, members: Mapping[str, Json], path: str) -> Form:
-        made = Form(members, f"{path}.")
+        made = Form(members, f"{path}.", self)
         made.mistakes = self.mistakes
         return made
 

@@ -15,6 +15,7 @@ __all__ = [
     "DELAY_LIMIT_MS",
     "ERROR_LIMIT",
     "PAYLOAD_LIMIT",
+    "REASON_LIMIT",
     "Cancelled",
     "Complete",
     "End",
@@ -27,6 +28,7 @@ __all__ = [
     "Held",
     "Job",
     "JobState",
+    "KeyState",
     "Lease",
     "LeaseStats",
     "Lost",
@@ -52,10 +54,16 @@ ERROR_LIMIT = 4_096
 DELAY_LIMIT_MS = 604_800_000
 """Longest delay before an attempt: a week, as in ``tools.toml``."""
 
+REASON_LIMIT = 4_000
+"""Characters of an operator's reason: with what is put before it, as long as an error."""
+
 _YEARS = range(1970, 9999)
 """In which ``run_at`` and ``give_up_at`` lie: every language can hold these, in every time zone."""
 
 JobState = Literal["queued", "running", "waiting", "succeeded", "failed", "cancelled"]
+
+KeyState = JobState | Literal["forgotten"]
+"""What became of the job of a key: also that it is remembered no more, while its key still is."""
 
 LostReason = Literal[
     "expired",  # its time is over
@@ -88,12 +96,13 @@ class NewJob:
 @dataclass(frozen=True, slots=True)
 class Enqueued:
     """The job under a key. ``created``: this call, or an earlier try of it, made it; else it is the
-    first one, with what became of it. ``same``: tool and payload are equal to that one's."""
+    first one, with what became of it. ``same``: tool and payload are equal to that one's; false of
+    a forgotten one, of which nobody can tell."""
 
     job: UUID
     created: bool
     same: bool
-    state: JobState
+    state: KeyState
     result: bytes | None
     error: str | None
 
@@ -381,9 +390,17 @@ def _in_new(job: NewJob) -> list[str]:
     if not 1 <= job.priority <= 9:
         found.append(f"priority: {job.priority} is not within 1 to 9")
     for name, at in (("run_at", job.run_at), ("give_up_at", job.give_up_at)):
-        if at is not None and (at.tzinfo is None or at.astimezone(UTC).year not in _YEARS):
+        if at is not None and not _is_job_time(at):
             found.append(f"{name}: give a time with its zone, in the years 1970 to 9998")
     return found
+
+
+def _is_job_time(at: datetime) -> bool:
+    """As ``gateway.is_job_time`` in SQL."""
+    try:
+        return at.tzinfo is not None and at.astimezone(UTC).year in _YEARS
+    except OverflowError:  # in UTC it lies before the year 1, or behind 9999
+        return False
 
 
 def _size(name: str, value: bytes) -> list[str]:

@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+_AGAIN_S = 5.0
+"""Until a signal that nobody has heard is repeated. Whoever has heard it needs less to get from
+there to where the rest is ignored."""
+
 _PATIENCE_S = 10.0
 _RUN_TIMEOUT_S = 60.0
 _POLL_S = 0.02
@@ -47,21 +51,27 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """Turns signals into `Interrupted`, but never where a process would be forgotten by it."""
+    """Turns signals into `Interrupted`, but never where a process would be forgotten by it.
+
+    What runs at that moment may be a callback of an event loop, or of the garbage collector, whose
+    exceptions end there. So a signal is repeated until somebody has heard it: whoever does must
+    leave the block of `caught`, or `ignore` the rest.
+    """
 
     def __init__(self) -> None:
         self._held = 0
         self._pending: int | None = None
+        self._said: int | None = None
 
     @contextlib.contextmanager
     def caught(self, limit_s: int) -> Iterator[None]:
         """Signals raise inside the block, and so does the end of `limit_s`."""
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        signal.alarm(limit_s)
+        signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
         try:
             yield
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -79,13 +89,18 @@ class Interrupts:
 
     def no_limit(self) -> None:
         """Only signals end it now, no clock."""
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     def ignore(self) -> None:
         """From here on only the clean-up counts."""
         self._held += 1
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGALRM and self._said is not None:
+            number = self._said  # once more
+        elif number != signal.SIGALRM:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+        self._said = number
         if self._held:
             self._pending = number
         else:

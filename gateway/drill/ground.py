@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
+
 from gateway.crew import Crew, CrewError, environment, start_database, start_gateway
 from gateway.drill.policy import MOUNT, TOOL, policy_text, tools_text
 from gateway.drill.records import Deployment, problem_of
 from gateway.drill.upstream import Upstream
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.observe.text import one_line
 from gateway.settings import load_settings
 from gateway.store.embedded import attach
 
@@ -48,7 +51,7 @@ def own_ground(run: str, folder: Path, crew: Crew) -> Iterator[Ground]:
             with crew.undisturbed():
                 crew.watch(cluster.restart(immediate=True).pid)
 
-        with _deployed(served.url, None, cluster.dsn) as deployment:
+        with _deployed(served.url, None, cluster.dsn, crew) as deployment:
             yield Ground(deployment, upstream, restart)
     finally:
         upstream.stop()
@@ -56,14 +59,15 @@ def own_ground(run: str, folder: Path, crew: Crew) -> Iterator[Ground]:
 
 @contextlib.contextmanager
 def given_ground(
-    run: str, url: str, key: str | None, listen: tuple[str, int], restart: str | None
+    run: str,
+    url: str,
+    key: str | None,
+    listen: tuple[str, int],
+    restart: str | None,
+    crew: Crew,
 ) -> Iterator[Ground]:
     """Somebody's deployment. Raises `CrewError` that names the mend where something is missing."""
-    if urlsplit(url).scheme != "http":
-        raise CrewError(
-            f"{url} is not an http:// address; the drill cuts connections that it can read, so "
-            "give the gateway's own address, behind its TLS proxy"
-        )
+    _check_address(url, key)
     dsn = _dsn()
     try:
         upstream = Upstream(run, *listen).start()
@@ -74,7 +78,7 @@ def given_ground(
             "address with --listen, and the same one in the policy"
         ) from error
     try:
-        with _deployed(url, key, dsn) as deployment:
+        with _deployed(url, key, dsn, crew) as deployment:
             _check(deployment, run, listen)
             try:
                 yield Ground(deployment, upstream, None if restart is None else _command(restart))
@@ -85,12 +89,36 @@ def given_ground(
 
 
 @contextlib.contextmanager
-def _deployed(url: str, key: str | None, dsn: str) -> Iterator[Deployment]:
-    deployment = Deployment(url, key, dsn)
+def _deployed(url: str, key: str | None, dsn: str, crew: Crew) -> Iterator[Deployment]:
+    deployment = Deployment(url, key, dsn, crew.undisturbed)
     try:
         yield deployment
     finally:
         deployment.close()
+
+
+def _check_address(url: str, key: str | None) -> None:
+    """That there can be a gateway of this address and key."""
+    try:
+        parts = urlsplit(url)
+        plain = url.isascii() and url.isprintable() and " " not in url
+        # Reading the port judges it; httpx judges the rest.
+        good = bool(plain and parts.hostname and parts.port != 0 and httpx.URL(url).host)
+    except (ValueError, httpx.InvalidURL):
+        good = False
+    if not good or "@" in parts.netloc or parts.query or parts.fragment:
+        raise CrewError(
+            f"{one_line(url)} is no address of a gateway; write it like http://127.0.0.1:8080"
+        )
+    if parts.scheme != "http":
+        raise CrewError(
+            f"{url} is not an http:// address; the drill cuts connections that it can read, so "
+            "give the gateway's own address, behind its TLS proxy"
+        )
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise CrewError(
+            "the key has a character that no key has; give one that `fencegate keys add` printed"
+        )
 
 
 def _cancel_rest(deployment: Deployment, run: str) -> None:

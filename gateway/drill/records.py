@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import httpx
 
@@ -17,27 +18,37 @@ from gateway.store.database import Database
 
 __all__ = ["Deployment"]
 
+T = TypeVar("T")
+
 _TIMEOUT_S = 10.0
 _ROWS = 1_000
 """Of one entity, which one run of one variant has to itself: some ten are expected."""
 
 
 class Deployment:
-    """A gateway and its database. Used from one thread."""
+    """A gateway and its database. Used from one thread. ``undisturbed``: in its blocks no signal
+    raises, for the event loop would take it for a failure of one of its callbacks, and go on."""
 
-    def __init__(self, url: str, key: str | None, dsn: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        dsn: str,
+        undisturbed: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.url = url.rstrip("/")
+        self._undisturbed = undisturbed
         self.key = key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(
             base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
         )
         self._runner = asyncio.Runner()
-        self._database = self._runner.run(Database.open(dsn, size=2))
+        self._database = self._run(Database.open(dsn, size=2))
 
     def close(self) -> None:
         self._http.close()
-        self._runner.run(self._database.close())
+        self._run(self._database.close())
         self._runner.close()
 
     def get(self, path: str) -> httpx.Response:
@@ -58,13 +69,17 @@ class Deployment:
     def audit(self, entity: str) -> list[AuditRow]:
         """The rows of an entity, oldest first; none while the database is away."""
         try:
-            return self._runner.run(self._rows(entity))
+            return self._run(self._rows(entity))
         except (StoreUnavailable, AnswerLost):
             return []
 
     def check_database(self) -> None:
         """Raise `StoreUnavailable` or `AnswerLost` where the audit cannot be read."""
-        self._runner.run(self._rows("drill:none"))
+        self._run(self._rows("drill:none"))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._undisturbed():
+            return self._runner.run(work)
 
     async def _rows(self, entity: str) -> list[AuditRow]:
         wanted = Filter(entity=entity, limit=_ROWS, newest_first=False)

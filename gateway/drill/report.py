@@ -10,15 +10,24 @@ from typing import Literal, TextIO
 
 from gateway.drill.claims import CLAIMS, Claim
 
-__all__ = ["Format", "Report"]
+__all__ = ["Format", "OutputLost", "Report"]
 
 Format = Literal["text", "jsonl"]
 
 _NAMES = max(map(len, CLAIMS.values()))
 
 
+class OutputLost(Exception):
+    """What is told arrives nowhere, so there will be no verdict. ``reason`` ``None``: nobody reads
+    on, which needs no explanation."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Report:
-    """Writes to ``out``; times are seconds since it was made."""
+    """Writes to ``out``; times are seconds since it was made. All raise ``OutputLost``."""
 
     def __init__(self, out: TextIO, form: Format) -> None:
         self._out = out
@@ -86,7 +95,12 @@ class Report:
         self._line(json.dumps(document, ensure_ascii=False))
 
     def _line(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        try:
+            print(text, file=self._out, flush=True)
+        except BrokenPipeError as error:
+            raise OutputLost(None) from error
+        except OSError as error:
+            raise OutputLost(error.strerror) from error
 
 
 def _variants(found: Mapping[str, object]) -> str:

@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gateway.crew import Crew, CrewError, Interrupted, Interrupts, crew_in, open
 from gateway.drill.cast import Group
 from gateway.drill.claims import Claim
 from gateway.drill.ground import Ground, given_ground, own_ground
-from gateway.drill.report import Format, Report
+from gateway.drill.report import Format, OutputLost, Report
 from gateway.drill.scene import TITLES, Scene, Variant, Wait
 from gateway.errors import FencegateError
 
@@ -55,7 +56,7 @@ def drill(
             ground = (
                 _own(run, folder, crew, report)
                 if url is None
-                else given_ground(run, url, key, listen, restart_database)
+                else given_ground(run, url, key, listen, restart_database, crew)
             )
             with ground as played:
                 return 0 if _play(run, _chosen(variants, played), played, crew, report) else 1
@@ -68,9 +69,21 @@ def drill(
     except (CrewError, FencegateError) as error:
         print(f"fencegate drill: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # Nobody reads on. The interpreter would stumble over the same pipe once more at its exit.
+    except OutputLost as lost:
+        # The interpreter would stumble over the same output once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if lost.reason is not None:
+            print(
+                f"fencegate drill: the output cannot be written ({lost.reason}); make room, or "
+                "send it elsewhere",
+                file=sys.stderr,
+            )
+        return 2
+    except OSError as error:
+        print(f"fencegate drill: {error}; mend that, then start it again", file=sys.stderr)
+        return 2
+    except Exception:  # noqa: BLE001  1 is a verdict: a mistake of the drill's own must not read as one
+        traceback.print_exc()
         return 2
 
 

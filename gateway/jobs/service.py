@@ -86,15 +86,13 @@ class Service:
 
     async def heartbeat(self, asker: Asker, leases: list[Reference]) -> list[Renewed | Lost]:
         answers = await self._store.renew(asker.tenant, [each.held for each in leases])
-        for reference, answer in zip(leases, answers, strict=True):
-            self._journal.beaten(asker, reference, answer)
+        self._journal.beaten(asker, leases, answers)
         return answers
 
     async def end(self, asker: Asker, ends: list[EndOf]) -> list[Ended | Rejected]:
         drawn = [self._delayed(each) for each in ends]
         answers = await self._store.end(asker.tenant, asker.principal, drawn)
-        for each, answer in zip(ends, answers, strict=True):
-            self._journal.ended(asker, each, answer)
+        self._journal.ended(asker, ends, answers)
         return answers
 
     async def cancel(self, asker: Asker, job: UUID, reason: str) -> NowIn | WrongState | NoSuchJob:

@@ -28,7 +28,7 @@ from gateway.core.template import Invalid, Missing, find_beside, find_field, que
 from gateway.policy.compiled import CompiledCommand, Match
 from gateway.policy.templates import Context, Placeholder
 
-__all__ = ["Derived", "check_head", "check_passage", "derive"]
+__all__ = ["Derived", "check_head", "check_passage", "derive", "key_and_fence"]
 
 # RFC 3986 §3.4, and the characters that browsers leave raw in a query. No #, blanks or raw UTF-8:
 # uvicorn with h11 leaves a fragment in the query.
@@ -146,6 +146,21 @@ def check_head(match: Match, raw_query: bytes, headers: Headers) -> Refusal | No
         found.append(_fence(command, context))
     found.append(_check_twins(command, headers))
     return next((refusal for refusal in found if isinstance(refusal, Refusal)), None)
+
+
+def key_and_fence(
+    match: Match, raw_query: bytes, headers: Headers, body: bytes | None
+) -> tuple[str | None, int | None]:
+    """Of a request that is refused for its entity: what its key and fence are, each where that can
+    be told. ``body``: ``None`` where it is still to come."""
+    command = match.command
+    unread = Body(_UNSEEN if body is None else body, headers, command.recipe.body)
+    context = Context(match.variables, raw_query, headers, unread)
+    key, fence = _key(command, context), _fence(command, context)
+    return (
+        key if isinstance(key, str) else None,
+        None if isinstance(fence, Refusal) else fence,
+    )
 
 
 def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:

@@ -97,9 +97,7 @@ def read_toml(path: Path) -> dict[str, object] | PolicyError:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
     except OSError as error:
-        return PolicyError(
-            path.name, "", f"cannot be read ({error.strerror})", "let this user read it"
-        )
+        return PolicyError(path.name, "", f"cannot be read ({error.strerror})", _mend(error))
     if len(raw) > MAX_FILE:
         return PolicyError(path.name, "", f"is larger than {MAX_FILE} bytes", "split it")
     try:
@@ -108,6 +106,18 @@ def read_toml(path: Path) -> dict[str, object] | PolicyError:
         return PolicyError(path.name, "", "is not UTF-8", "save it as UTF-8")
     except tomllib.TOMLDecodeError as error:
         return PolicyError(path.name, "", f"is not TOML: {error}", "correct it there")
+    except ValueError:  # int() takes no more than 4,300 digits
+        return PolicyError(path.name, "", "has a number of thousands of digits", "shorten it")
+    except RecursionError:
+        return PolicyError(path.name, "", "is nested hundreds of levels deep", "flatten it")
+
+
+def _mend(error: OSError) -> str:
+    if isinstance(error, IsADirectoryError):
+        return "make it a file, or rename it"
+    if isinstance(error, FileNotFoundError):  # it was listed
+        return "make what it links to, or remove the link"
+    return "let this user read it"
 
 
 def _model(file: str, table: dict[str, object]) -> schema.PolicyModel | list[PolicyError]:

@@ -6,6 +6,7 @@ the policies; fields that are not written have a default of ``LeaseClass``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -42,8 +43,10 @@ _Limit = Annotated[int, Field(ge=1, le=10_000)]
 MAX_NAMES = 50
 """Models, and providers, that metrics tell apart: with each tool they may make their product."""
 
-_Label = Annotated[str, Field(min_length=1, max_length=128)]
-_Names = Annotated[list[_Label], Field(max_length=MAX_NAMES)]
+MAX_LABEL = 128
+"""Characters of such a name, as of the model of a job."""
+
+_Names = list[Annotated[str, Field(min_length=1)]]
 
 
 class ToolModel(BaseModel):
@@ -147,9 +150,9 @@ def load_all(directory: Path, env: Mapping[str, str]) -> tuple[Policies, Tools]:
 def load_tools(directory: Path) -> Tools:
     """The tools of ``directory``, none without its ``tools.toml``, or raise ``PolicyErrors``."""
     path = directory / FILE
-    if not path.is_file():
+    if _is_absent(path):
         return Tools({})
-    table = read_toml(path)
+    table = _table(path)
     if isinstance(table, PolicyError):
         raise PolicyErrors([table])
     found = list(_across(table))
@@ -166,9 +169,30 @@ def load_tools(directory: Path) -> Tools:
     )
 
 
+def _is_absent(path: Path) -> bool:
+    """Whether there is nothing of that name. A link to nothing is something, and so is what cannot
+    be looked at: somebody meant the gateway to have tools."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass  # reading it says why it cannot be
+    return False
+
+
+def _table(path: Path) -> dict[str, object] | PolicyError:
+    # Asked first: whoever opens a pipe waits for its other end.
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113  they never raise
+        return PolicyError(FILE, "", "is not a file", "make it one, or remove it")
+    return read_toml(path)
+
+
 def _across(table: Mapping[str, object]) -> Iterator[PolicyError]:
     """What several fields or tools show together; read from the raw table, so that it is reported
     beside the mistakes of single fields."""
+    for field in ("models", "providers"):
+        yield from _labels(field, table.get(field))
     listed = table.get("tools")
     seen: set[str] = set()
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
@@ -195,6 +219,36 @@ def _across(table: Mapping[str, object]) -> Iterator[PolicyError]:
                 f"{per_user} is more than max_running = {running}, so it limits nobody",
                 "lower it, or remove it",
             )
+
+
+def _labels(field: str, listed: object) -> Iterator[PolicyError]:
+    """What is wrong with a list of names for metrics, beside their types and lengths."""
+    if not isinstance(listed, list):
+        return
+    if len(listed) > MAX_NAMES:
+        yield PolicyError(
+            FILE,
+            field,
+            f"lists {len(listed)} names, and metrics tell {MAX_NAMES} apart",
+            "keep those that you watch; the others count as other",
+        )
+    for index, name in enumerate(listed[:MAX_NAMES]):
+        found = _label(name, listed[:index]) if isinstance(name, str) else None
+        if found is not None:
+            yield PolicyError(FILE, f"{field}[{index}]", *found)
+
+
+def _label(name: str, before: list[object]) -> tuple[str, str] | None:
+    """What is wrong with one name, and its mend."""
+    if not name.isprintable() or name != name.strip():
+        return "has a control character, or a blank at an end", "take it out"
+    if len(name) > MAX_LABEL:
+        return f"has {len(name)} characters", f"shorten it to {MAX_LABEL} at most"
+    if name in ("none", "other"):
+        return f"{name!r} is what metrics call all that is not listed", "remove it"
+    if name in before:
+        return f"{name!r} is listed before", "remove one"
+    return None
 
 
 def _tool(model: ToolModel) -> Tool:

@@ -20,7 +20,7 @@ from gateway.core.model import Headers
 from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
-from gateway.policy.derive import Derived, check_head, check_passage, derive
+from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
 from gateway.proxy.body import (
     BODY_S,
     Gone,
@@ -81,11 +81,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A command sent to another entity than the one it names."""
+    """A command sent to another entity than the one it names. ``entity``: the request's own.
+    ``key`` and ``fence``: where they can be told."""
 
     policy: str
     entity: str
     detail: str
+    key: str | None
+    fence: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,8 @@ class Intake:
         if full is not None or values(headers, b"expect"):
             refusal = check_head(found, scope["query_string"], headers)
             if refusal is not None:
-                return _refused(identity, found, refusal, unread=True)
+                query = scope["query_string"]
+                return _refused(identity, found, refusal, query, headers, None)
         if full is not None:
             return Refused(identity, full, unread=True)
         body = await read_body(receive, limit)
@@ -189,7 +193,7 @@ class Intake:
         method, query = scope["method"], scope["query_string"]
         derived = derive(match, method, scope["raw_path"], query, headers, body)
         if isinstance(derived, Refusal):
-            return _refused(identity, match, derived)
+            return _refused(identity, match, derived, query, headers, body)
         assert identity.principal is not None
         command = command_of(match, derived, identity.principal, identity.request_id)
         request = Request(
@@ -326,13 +330,20 @@ def _unwritable(request: Request) -> Problem | None:
 
 
 def _refused(
-    identity: Identity, match: Match, refusal: Refusal, *, unread: bool = False
+    identity: Identity,
+    match: Match,
+    refusal: Refusal,
+    query: bytes,
+    headers: Headers,
+    body: bytes | None,
 ) -> Refused:
+    """``body``: ``None`` where it was not read."""
     mismatch = None
     if refusal.type == "entity-mismatch":
         entity = dict(refusal.members)["entity"]
-        mismatch = Mismatch(match.command.rules.policy, entity, refusal.detail)
-    return Refused(identity, _problem(refusal), unread, mismatch)
+        key, fence = key_and_fence(match, query, headers, body)
+        mismatch = Mismatch(match.command.rules.policy, entity, refusal.detail, key, fence)
+    return Refused(identity, _problem(refusal), body is None, mismatch)
 
 
 def _problem(refusal: Refusal) -> Problem:

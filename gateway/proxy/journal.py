@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gateway.core.command import Command, SettleResult
 from gateway.core.decide import Forward, RejectNotHeld, RejectStale
+from gateway.core.fingerprint import key_digest
 from gateway.core.model import Exchange
 from gateway.observe import log
 from gateway.observe.equals import EqualCommands
@@ -30,8 +31,11 @@ class Journal:
     def refused(self, refused: Refused, answer: Answer) -> None:
         """Refused before anything was admitted."""
         self._count(None, answer)
-        identity = refused.identity
+        identity, mismatch = refused.identity, refused.mismatch
         principal = identity.principal
+        digest = None
+        if mismatch is not None and mismatch.key is not None and principal is not None:
+            digest = key_digest(principal.salt, mismatch.key).hex()
         log.decision(
             log.Decided(
                 request_id=identity.request_id,
@@ -39,6 +43,10 @@ class Journal:
                 outcome=answer.outcome,
                 tenant=principal.tenant_name if principal else None,
                 principal=principal.name if principal else None,
+                policy=mismatch.policy if mismatch else None,
+                entity=mismatch.entity if mismatch else None,
+                key_digest=digest,
+                fence=mismatch.fence if mismatch else None,
                 problem=answer.problem,
             )
         )

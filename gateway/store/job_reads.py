@@ -23,10 +23,12 @@ __all__ = [
     "Listed",
     "NoJob",
     "NoTenant",
+    "OpenCommand",
     "Run",
     "Story",
     "database_now",
     "job_holders",
+    "job_of_key",
     "job_story",
     "list_jobs",
     "tenant_named",
@@ -88,9 +90,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCommand:
+    """A command that holds an entity open: in flight for ``remaining_s`` at most, or unknown."""
+
+    key: str
+    policy: str
+    entity: str
+    attempt: UUID
+    is_unknown: bool
+    remaining_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """One job with all that is recorded of it. ``place`` as in ``Listed``; ``holder``: the job that
-    has the lease of its entity, with its worker. ``runs`` and ``trail``: oldest first."""
+    has the lease of its entity, with its worker. ``runs`` and ``trail``: oldest first.
+    ``open_commands``: of its entities, also those of stages before; not all need be its own."""
 
     tenant_name: str
     job: Job
@@ -100,6 +115,7 @@ class Story:
     payload: bytes
     result: bytes | None
     runs: tuple[Run, ...]
+    open_commands: tuple[OpenCommand, ...]
     trail: tuple[audit.Row, ...]
 
 
@@ -181,15 +197,16 @@ async def job_story(
     tenant = await tenant_named(database, tenant_name)
     if tenant is None:
         return NoTenant(tenant_name)
-    if job is None:
-        named = await read(database, _SQL["of_key"], tenant.number, key)
-        job = named[0]["job"] if named else None
+    if job is None and key is not None:
+        job = await job_of_key(database, tenant.number, key)
     found = None if job is None else await JobStore(database).find(tenant.number, job)
     if found is None:
         return NoJob(await job_holders(database, job, key))
     runs = tuple(
         Run(**row) for row in await read(database, _SQL["runs"], tenant.number, found.job.id)
     )
+    entities = [found.job.entity, *(run.entity for run in runs)]
+    opened = await read(database, _SQL["open"], tenant.number, entities)
     standing = await read(database, _SQL["place"], tenant.number, found.job.id)
     return Story(
         tenant_name=tenant.name,
@@ -200,6 +217,7 @@ async def job_story(
         payload=found.payload,
         result=found.result,
         runs=runs,
+        open_commands=tuple(OpenCommand(**row) for row in opened),
         trail=await _trail(database, tenant, found.job, runs),
     )
 
@@ -218,6 +236,12 @@ async def _trail(
         _TRAIL,
     )
     return tuple(audit.Row(**row) for row in reversed(rows))
+
+
+async def job_of_key(database: Database, tenant: int, key: str) -> UUID | None:
+    """The job that a key names, be it forgotten. Raises ``StoreUnavailable``."""
+    rows = await read(database, _SQL["of_key"], tenant, key)
+    return rows[0]["job"] if rows else None
 
 
 async def job_holders(

@@ -21,6 +21,7 @@ from uuid import UUID
 import asyncpg
 
 from gateway.core.jobs import (
+    REASON_LIMIT,
     Cancelled,
     Complete,
     End,
@@ -61,9 +62,6 @@ _DEADLOCK, _TIMED_OUT, _TAKEN = "40P01", "57014", "23505"
 _TRIES = 3
 """Of one statement that loses deadlocks; each takes the second after which the server looks."""
 
-_REASON_LIMIT = 4_000
-"""Characters of an operator's reason: with what is put before it, as long as an error."""
-
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -95,9 +93,9 @@ class JobStore:
         return [
             Enqueued(
                 job=row["job"],
-                created=row["job"] == job.id,
+                created=row["job"] == job.id and row["state"] != "forgotten",
                 same=row["same"],
-                state=shown(row["state"]),
+                state="forgotten" if row["state"] == "forgotten" else shown(row["state"]),
                 result=row["result"],
                 error=row["error"],
             )
@@ -127,7 +125,7 @@ class JobStore:
         self, tenant: int, limit: int, owner: str, claim: UUID, terms: Sequence[Terms]
     ) -> list[Lease]:
         """Lease up to ``limit`` jobs of these tools, best first. ``claim``: a new uuid for each
-        wish; repeated with the same one, the leases of the first that are not over come back."""
+        wish; repeated by the same owner, the leases of the first that are not over come back."""
         if not 1 <= limit <= CLAIM_LIMIT:
             raise ValueError(f"a claim takes 1 to {CLAIM_LIMIT} jobs, not {limit}")
         if len({t.tool for t in terms}) != len(terms):
@@ -312,9 +310,9 @@ def _refuse_mistakes(batch: Sequence[NewJob] | Sequence[End]) -> None:
 
 
 def _refuse_reason(reason: str) -> None:
-    if len(reason) > _REASON_LIMIT or reason != cleaned(reason):
+    if len(reason) > REASON_LIMIT or reason != cleaned(reason):
         raise ValueError(
-            f"reason: at most {_REASON_LIMIT} characters, without U+0000 and lone surrogates"
+            f"reason: at most {REASON_LIMIT} characters, without U+0000 and lone surrogates"
         )
 
 

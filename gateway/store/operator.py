@@ -105,13 +105,15 @@ class CommandDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which commands; ``None`` is any. ``tenant`` is a name, ``key`` the key as sent."""
+    """Which commands; ``None`` is any. ``tenant`` is a name, ``key`` the key as sent. ``job``: of
+    its steps, under keys ``tool-job:{id}:{step}``."""
 
     tenant: str | None = None
     state: State | None = None
     entity: str | None = None
     key: str | None = None
     policy: str | None = None
+    job: UUID | None = None
     limit: int | None = None
 
 
@@ -172,6 +174,12 @@ async def list_commands(database: Database, wanted: Filter) -> AsyncIterator[Com
     Raises ``StoreUnavailable``.
     """
     numbers, digests = await _places(database, wanted)
+    prefix, since = None, None
+    if wanted.job is not None:
+        made = await read(database, _SQL["job_made"], numbers, wanted.job)
+        prefix, since = f"tool-job:{wanted.job}:", made[0][0]
+        if since is None:
+            return
     left = wanted.limit
     last: CommandInfo | None = None
     while left is None or left > 0:
@@ -181,7 +189,8 @@ async def list_commands(database: Database, wanted: Filter) -> AsyncIterator[Com
             _SQL["list"],
             *(numbers, wanted.state, wanted.entity, digests, wanted.policy),
             *((last.admitted_at, last.tenant, last.key_digest) if last else (None, None, None)),
-            size,
+            *(size, prefix, since),
+            in_order=wanted.job is not None,
         )
         for row in rows:
             last = CommandInfo(**row)

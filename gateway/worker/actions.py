@@ -58,7 +58,15 @@ ACTIONS: Mapping[ProblemType, Action] = {
 _OF_RETRY: Mapping[object, Action] = {"same-key": "retry", "wait": "wait"}
 """For a type that a later release of the gateway added: its ``retry`` member says what helps."""
 
-_FINAL = frozenset({"applied", "replayed"})
+_MADE_HERE = frozenset({"rejected", "not-sent", "unknown"})
+"""Outcomes of answers that the gateway itself made."""
+
+_OF_KEY = frozenset({"not-sent", "entity-busy", "entity-unresolved"})
+"""Problems that come after the key was looked up: nothing has happened under it."""
+
+_UNGUARDED = frozenset({"not-sent", "outcome-unknown"})
+"""Problems of a safe request that got no answer. An upstream may send the same; then asking it
+again does no harm either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +77,14 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class Act:
     """What to do. ``type``: of the problem, or ``not-executed`` where the upstream itself said that
-    it did nothing. ``maybe``: this very command may be on its way, or done."""
+    it did nothing. ``maybe``: this very command may be on its way, or done. ``undone``: nothing has
+    happened under its key."""
 
     action: Action
     type: str
     detail: str
     maybe: bool = False
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,33 +94,41 @@ class Strange:
 
 def read_answer(outcome: str | None, status: int, document: object) -> Settled | Act | Strange:
     """What an answer says. ``outcome``: its ``Gateway-Outcome``; ``document``: its body where that
-    is ``application/problem+json``, else ``None``."""
-    if outcome is None:
-        return Strange()
+    is ``application/problem+json``, else ``None``.
+
+    An upstream behind a gateway of its own may answer with a problem document. Only the outcome,
+    which no upstream can set, tells whose word it is.
+    """
     type_ = _type_of(document)
-    # An upstream behind a gateway of its own may answer with a problem document; as the final
-    # answer of a command it is relayed like any other. Cut short, it is this gateway's own word.
-    if type_ is None or (outcome in _FINAL and type_ not in _OWN):
-        if outcome in _FINAL or outcome == "unguarded":
+    match outcome:
+        case "applied" if type_ == "response-incomplete":
+            return _act("executed", type_, document)
+        case "applied" | "replayed":
             return Settled()
-        if outcome == "not-executed":
-            return Act("retry", outcome, f"the upstream answered {status}, and did nothing")
-        return Strange()
-    assert isinstance(document, dict)
-    return Act(
-        _action(type_, document.get("retry")),
-        type_,
-        str(document.get("detail", "")),
-        maybe=type_ in ("in-flight", "outcome-unknown") or document.get("sent") == "unknown",
-    )
+        case "unguarded":
+            return _act("retry", type_, document) if type_ in _UNGUARDED else Settled()
+        case "not-executed":
+            told = f"the upstream answered {status}, and did nothing"
+            return Act("retry", "not-executed", told, undone=True)
+        case _ if outcome in _MADE_HERE and type_ is not None:
+            return _act(_action(type_, _member(document, "retry")), type_, document)
+        case _:
+            return Strange()
 
 
-_OWN = frozenset({"response-incomplete"})
-"""Problems that the gateway answers for a command that was carried out."""
+def _act(action: Action, type_: str | None, document: object) -> Act:
+    sent = _member(document, "sent")
+    maybe = type_ in ("in-flight", "outcome-unknown") or sent == "unknown"
+    undone = type_ in _OF_KEY and sent == "no"
+    return Act(action, type_ or "", str(_member(document, "detail") or ""), maybe, undone)
+
+
+def _member(document: object, name: str) -> object:
+    return document.get(name) if isinstance(document, dict) else None
 
 
 def _type_of(document: object) -> str | None:
-    name = document.get("type") if isinstance(document, dict) else None
+    name = _member(document, "type")
     if not isinstance(name, str) or not name.startswith(PREFIX):
         return None
     return name.removeprefix(PREFIX)

@@ -37,6 +37,7 @@ from gateway.worker.wire import (
     enqueued,
     leases,
     read,
+    read_leases,
 )
 
 __all__ = ["Client", "connect", "where"]
@@ -54,6 +55,20 @@ _TRIES = 4
 
 _PAUSE_S = 0.25
 
+_MEND_URL = "is FENCEGATE_URL right, and does the gateway run?"
+
+_MEND_TLS = "does FENCEGATE_URL say https where nothing speaks TLS, or name another host?"
+
+_NO_ROUTE = "; is FENCEGATE_URL the gateway's address alone, without a path such as /v1?"
+
+# What a route of ours refuses by a setting of the caller's.
+_MENDS = {
+    "unauthenticated": "; set FENCEGATE_KEY to a token of `fencegate keys add`",
+    "forbidden": "; FENCEGATE_KEY is the key that may not",
+    "no-policy": _NO_ROUTE,
+    "method-not-allowed": _NO_ROUTE,
+}
+
 
 def where(url: str | None, key: str | None) -> tuple[httpx.URL, str | None]:
     """Address and token, from the environment where they are not given; raises
@@ -63,7 +78,9 @@ def where(url: str | None, key: str | None) -> tuple[httpx.URL, str | None]:
         found = httpx.URL(text)
     except httpx.InvalidURL as error:
         raise ConfigurationError(f"FENCEGATE_URL {text!r} cannot be read: {error}") from None
-    if found.scheme not in ("http", "https") or not found.host or found.query or found.userinfo:
+    port = 1 if found.port is None else found.port
+    odd = found.query or found.userinfo or not 0 < port < 65_536
+    if found.scheme not in ("http", "https") or not found.host or odd:
         raise ConfigurationError(
             f"FENCEGATE_URL {text!r} is not the gateway's address; write it as {_URL}"
         )
@@ -185,7 +202,9 @@ class Client:
     ) -> list[Leased]:
         """Leases of up to ``limit`` jobs. Asked again with the same ``claim``, the same leases."""
         wish = {"worker": worker, "claim": claim, "limit": limit, "tools": list(tools)}
-        return _read(leases, await self._ask("POST", "/v1/jobs/claim", json.dumps(wish).encode()))
+        body = json.dumps(wish).encode()
+        answer = await self._ask("POST", "/v1/jobs/claim", body, reader=read_leases)
+        return _read(leases, answer)
 
     async def heartbeat(self, worker: str, held: Sequence[Leased]) -> list[Beat]:
         """One answer for each lease, in order."""
@@ -194,9 +213,9 @@ class Client:
         document = await self._ask("POST", "/v1/jobs/heartbeat", body, within_s=REQUEST_TIMEOUT_S)
         return _read(lambda found: beats(found, [each.job for each in held]), document)
 
-    async def end(self, job: str, body: bytes) -> Ended:
+    async def end(self, job: str, body: bytes, *, within_s: float = _ASK_S) -> Ended:
         """End one lease; ``body`` as ``gateway.worker.endings`` makes it."""
-        document = await self._ask("POST", "/v1/jobs/end", body)
+        document = await self._ask("POST", "/v1/jobs/end", body, within_s=within_s)
         return _read(lambda found: end_of_lease(found, job), document)
 
     async def _insist(self, method: str, path: str, body: bytes | None = None) -> object:
@@ -207,7 +226,13 @@ class Client:
         return await self._ask(method, path, body)
 
     async def _ask(
-        self, method: str, path: str, body: bytes | None = None, *, within_s: float = _ASK_S
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        within_s: float = _ASK_S,
+        reader: Callable[[bytes], object] = read,
     ) -> object:
         """The document of a 2xx. Raises ``Refused`` for what no repeat mends, else ``NoAnswer``."""
         if self._http is None:
@@ -219,17 +244,20 @@ class Client:
                     method, path, content=body, headers={"Content-Type": "application/json"}
                 )
         except TimeoutError:
-            raise NoAnswer(f"no answer from {self._url} within {within_s:g} s") from None
-        except (httpx.HTTPError, OSError) as error:
             raise NoAnswer(
-                f"no answer from {self._url} ({type(error).__name__}: {error})"
+                f"no answer from {self._url} within {within_s:g} s; {_MEND_URL}"
             ) from None
-        return _document(answer)
+        except (httpx.HTTPError, OSError) as error:
+            mend = _MEND_TLS if "SSL" in str(error) else _MEND_URL
+            raise NoAnswer(
+                f"no answer from {self._url} ({type(error).__name__}: {error}); {mend}"
+            ) from None
+        return _document(answer, reader)
 
 
-def _document(answer: httpx.Response) -> object:
+def _document(answer: httpx.Response, reader: Callable[[bytes], object]) -> object:
     try:
-        document = read(answer.content)
+        document = reader(answer.content)
     except Malformed as error:
         raise NoAnswer(
             f"status {answer.status_code}, and {error}; is FENCEGATE_URL the gateway?"
@@ -242,7 +270,8 @@ def _document(answer: httpx.Response) -> object:
         raise NoAnswer(
             f"status {answer.status_code}: {members.get('detail', 'no reason is given')}"
         )
-    raise Refused(name.removeprefix(PREFIX), str(members.get("detail", "")))
+    kind = name.removeprefix(PREFIX)
+    raise Refused(kind, str(members.get("detail", "")) + _MENDS.get(kind, ""))
 
 
 def _read(reader: Callable[[object], T], document: object) -> T:

@@ -8,6 +8,7 @@ __all__ = [
     "Executed",
     "KeyReused",
     "LeaseLost",
+    "Misuse",
     "NoAnswer",
     "NotSent",
     "OutcomeUnknown",
@@ -22,11 +23,19 @@ class Unretryable(FencegateError):
     """For handlers: no further attempt can help, so the job fails at once."""
 
 
+class Misuse(FencegateError, ValueError):
+    """A call that could not be right, whatever the lease and the gateway: correct the handler.
+    Nothing was sent."""
+
+
 class RetryLater(FencegateError):
-    """For handlers: try again, and not before ``delay_s`` seconds have passed."""
+    """For handlers: try again, and not before ``delay_s`` seconds have passed. Raises ``Misuse``
+    for what is no number."""
 
     def __init__(self, reason: str, delay_s: float) -> None:
         super().__init__(reason)
+        if (wrong := _no_number(delay_s)) is not None:
+            raise Misuse(f"RetryLater takes seconds as a number, not a {wrong}")
         self.delay_s = delay_s
 
 
@@ -45,12 +54,32 @@ class OwnershipUnknown(FencegateError):
 
 
 class OutcomeUnknown(FencegateError):
-    """The command may or may not have happened. The next attempt asks again, with the same key."""
+    """The command may or may not have happened: nobody said that it did not. The next attempt asks
+    again, with the same key. ``step``: the command's; ``retry_after_s``: as the gateway said."""
+
+    def __init__(self, detail: str, *, step: str | None = None, retry_after_s: float = 0) -> None:
+        super().__init__(detail)
+        self.step = step
+        self.retry_after_s = retry_after_s
 
 
 class NotSent(FencegateError):
-    """The command was not carried out: nothing was sent, or the upstream itself said that it did
-    nothing. The next attempt sends it, with the same key."""
+    """The command was not carried out, in this attempt or before: the gateway said so of its key.
+    The next attempt sends it, with the same key. ``unresolved``: an earlier command of the entity
+    has an unknown outcome, and this one waits for it."""
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        step: str | None = None,
+        retry_after_s: float = 0,
+        unresolved: bool = False,
+    ) -> None:
+        super().__init__(detail)
+        self.step = step
+        self.retry_after_s = retry_after_s
+        self.unresolved = unresolved
 
 
 class Refused(FencegateError):
@@ -80,3 +109,10 @@ class KeyReused(FencegateError):
 class NoAnswer(FencegateError):
     """The gateway did not answer, or could not. What was asked may have happened; asking it again
     does no harm."""
+
+
+def _no_number(value: object) -> str | None:
+    """What it is instead, if so."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return type(value).__name__
+    return "NaN" if value != value else None

@@ -10,11 +10,15 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Protocol
 
+from gateway.observe.log import event
 from gateway.worker.clock import now_mono_s
-from gateway.worker.endings import Outcome, Raised, Returned
+from gateway.worker.endings import Gone, Outcome, Raised, Returned
 from gateway.worker.job import Job
 
 __all__ = ["Execution", "HandlerLoop", "in_thread"]
+
+Out = Callable[[], None]
+"""Called as the handler is out, before anybody else can know it."""
 
 
 class Execution(Protocol):
@@ -29,12 +33,16 @@ class Execution(Protocol):
 
 class HandlerLoop:
     """The event loop of the async handlers. Its thread ends with the process: a handler that blocks
-    it for good must not keep the process."""
+    it for good must not keep the process. What asyncio lets through, ``sys.exit()`` in a task of a
+    handler's, and ``loop.stop()``, do not end it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
         self._asked_mono_s: float | None = None
+        self._running: set[_Task] = set()
+        self._closing = False
+        self._ended = False
 
     def start(self) -> None:
         self._thread.start()
@@ -42,9 +50,19 @@ class HandlerLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._closing:
+                try:
+                    self.loop.run_forever()
+                except (SystemExit, KeyboardInterrupt) as error:
+                    # The task that raised it has it as its result; what is ready runs next time.
+                    event("handlers_interrupted", level="error", error=type(error).__name__)
         finally:
-            self.loop.close()
+            # A task that did not let itself be cancelled ends here, without a word of asyncio's.
+            self.loop.set_exception_handler(lambda _loop, _context: None)
+            self._ended = True
+            for each in list(self._running):
+                each.gone("the event loop of the async handlers has ended")
+            self.loop.close()  # which may fail where a handler broke it
 
     def alive(self) -> bool:
         return self._thread.is_alive()
@@ -55,37 +73,52 @@ class HandlerLoop:
         if asked is not None:
             return now_mono_s() - asked
         self._asked_mono_s = now_mono_s()
-        self.loop.call_soon_threadsafe(self._answer)
+        with contextlib.suppress(RuntimeError):  # it has ended: ``alive`` says so
+            self.loop.call_soon_threadsafe(self._answer)
         return 0.0
 
     def _answer(self) -> None:
         self._asked_mono_s = None
 
-    def begin(self, handler: Callable[[Job], Awaitable[object]], job: Job) -> Execution:
-        """Start it. From any thread but its own."""
-        execution = _Task(self)
-        self.loop.call_soon_threadsafe(execution.start, handler, job)
+    def begin(self, handler: Callable[[Job], Awaitable[object]], job: Job, out: Out) -> Execution:
+        """Start it. From any thread but its own. Raises ``RuntimeError`` where the loop is gone."""
+        execution = _Task(self, out)
+        # Before it is known whether the loop takes it: a loop that ends now looks here afterwards.
+        self._running.add(execution)
+        execution.done.add_done_callback(lambda _: self._running.discard(execution))
+        if self._ended:
+            raise RuntimeError("the event loop of the async handlers has ended")
+        with contextlib.suppress(RuntimeError):  # it ended just now, and has looked, or will
+            self.loop.call_soon_threadsafe(execution.start, handler, job)
         return execution
 
     async def shut(self, last: Callable[[], Awaitable[None]], within_s: float) -> None:
-        """Run ``last`` in it and stop it, unless it is blocked."""
+        """Cancel what is left in it, run ``last`` and stop it, unless it is blocked."""
 
         async def closing() -> None:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for each in left:
+                each.cancel()
+            if left:
+                await asyncio.wait(left, timeout=within_s / 2)
             await last()
 
         if not self.alive():
             return
         closed = asyncio.run_coroutine_threadsafe(closing(), self.loop)
         done, _ = await asyncio.wait({asyncio.wrap_future(closed)}, timeout=within_s)
+        self._closing = True
         if done:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.loop.stop)
             await asyncio.to_thread(self._thread.join, within_s)
 
 
 class _Task:
-    def __init__(self, loop: HandlerLoop) -> None:
+    def __init__(self, loop: HandlerLoop, out: Out) -> None:
         self.done: Future[Outcome] = Future()
         self._loop = loop
+        self._out = out
         self._task: asyncio.Task[None] | None = None
 
     def start(self, handler: Callable[[Job], Awaitable[object]], job: Job) -> None:
@@ -96,13 +129,20 @@ class _Task:
         try:
             value = await handler(job)
         except BaseException as error:  # noqa: BLE001 - told as a value; sys.exit() ends a job, no more
-            self.done.set_result(Raised(error))
+            self._settle(Raised(error))
         else:
-            self.done.set_result(Returned(value))
+            self._settle(Returned(value))
 
     def _ended(self, _: asyncio.Task[None]) -> None:
-        if not self.done.done():  # cancelled before its first step
-            self.done.set_result(Raised(asyncio.CancelledError()))
+        self._settle(Raised(asyncio.CancelledError()))  # cancelled before its first step
+
+    def gone(self, why: str) -> None:
+        self._settle(Gone(why))
+
+    def _settle(self, outcome: Outcome) -> None:
+        if not self.done.done():
+            self._out()
+            self.done.set_result(outcome)
 
     def cancel(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the task with it
@@ -117,8 +157,9 @@ class _Task:
 
 
 class _Thread:
-    def __init__(self, handler: Callable[[Job], object], job: Job) -> None:
+    def __init__(self, handler: Callable[[Job], object], job: Job, out: Out) -> None:
         self.done: Future[Outcome] = Future()
+        self._out = out
         self._handler = handler
         self._job = job
         self._thread = threading.Thread(target=self._execute, name=f"job {job.id}", daemon=True)
@@ -128,11 +169,11 @@ class _Thread:
 
     def _execute(self) -> None:
         try:
-            value = self._handler(self._job)
+            outcome: Outcome = Returned(self._handler(self._job))
         except BaseException as error:  # noqa: BLE001 - told as a value; sys.exit() ends a job, no more
-            self.done.set_result(Raised(error))
-        else:
-            self.done.set_result(Returned(value))
+            outcome = Raised(error)
+        self._out()
+        self.done.set_result(outcome)
 
     def cancel(self) -> None:
         """A thread cannot be cancelled: ``job.http`` and ``job.check`` tell it."""
@@ -141,8 +182,9 @@ class _Thread:
         return self.done.done() or self._thread.is_alive()
 
 
-def in_thread(handler: Callable[[Job], object], job: Job) -> Execution:
-    """Start it in a thread of its own. The worker's slots bound how many there are."""
-    execution = _Thread(handler, job)
+def in_thread(handler: Callable[[Job], object], job: Job, out: Out) -> Execution:
+    """Start it in a thread of its own. The worker's slots bound how many there are. Raises
+    ``RuntimeError`` where no thread can be started."""
+    execution = _Thread(handler, job, out)
     execution.start()
     return execution

@@ -15,22 +15,23 @@ import asyncio
 import contextlib
 import json
 import random
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any, NoReturn, assert_never
+from typing import Any, assert_never
 from uuid import uuid4
 
 import httpx
 
 from gateway.core.leases import DRIFT, REQUEST_TIMEOUT_S
+from gateway.errors import FencegateError
+from gateway.observe.log import Value
 from gateway.worker.actions import Act, Settled, Strange, read_answer
 from gateway.worker.client import connect
 from gateway.worker.clock import now_mono_s
+from gateway.worker.endings import FINAL
 from gateway.worker.errors import (
     Executed,
     LeaseLost,
+    Misuse,
     NoAnswer,
     NotSent,
     OutcomeUnknown,
@@ -38,27 +39,9 @@ from gateway.worker.errors import (
     Refused,
 )
 from gateway.worker.keeper import Keeper, Tended
+from gateway.worker.preparing import Prepared, check_step, prepare
 
 __all__ = ["AsyncHttp", "Caller", "Lane", "SyncHttp"]
-
-TIMEOUT_S = 30.0
-"""Of one try, as a total. As the usual ``timeout_s`` of a command."""
-
-_STEP = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-
-_OURS = frozenset(
-    {
-        "authorization",
-        "idempotency-key",
-        "x-execution-fence",
-        "x-execution-entity",
-        "x-request-id",
-    }
-)
-
-_KEYWORDS = frozenset({"json", "data", "files", "content", "params", "headers"})
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries, where the answer does not say how long."""
@@ -88,16 +71,30 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class _NoReply:
-    """No answer that says anything. ``left``: part of the request may have got through."""
+    """No answer that says anything."""
 
     why: str
-    left: bool
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
     response: httpx.Response
-    meaning: Act
+    meaning: Settled | Act
+
+
+_Result = _Reply | _NoReply
+
+
+@dataclass(slots=True)
+class _Step:
+    """What this attempt knows of one command, over all its calls. ``doubts``: tries that left, and
+    of which nobody said that they did nothing. ``undone``: the gateway has said that nothing
+    happened under the key."""
+
+    digest: bytes
+    doubts: int = 0
+    undone: bool = False
 
 
 @dataclass(slots=True)
@@ -108,12 +105,11 @@ class Caller:
     tended: Tended
     keeper: Keeper
     worker: str
-    _steps: dict[str, bytes] = field(default_factory=dict)
+    _steps: dict[str, _Step] = field(default_factory=dict)
 
     def fields(self, step: str) -> dict[str, str]:
         """The control fields of a command."""
-        if not _STEP.fullmatch(step):
-            raise ValueError(f"step {step!r} is not 1 to 64 of A-Z a-z 0-9 . _ -")
+        check_step(step)
         leased = self.tended.leased
         return {
             "Idempotency-Key": f'"tool-job:{leased.job}:{step}"',
@@ -128,158 +124,163 @@ class Caller:
         path: str,
         *,
         step: str | None = None,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = None,
         **content: Any,
     ) -> httpx.Response:
-        """See ``docs/worker.md``. Raises ``ValueError`` for a call that could not be right."""
+        """See ``docs/worker.md``. Raises ``Misuse`` for a call that could not be right."""
         client = self.lane.client()
-        prepared = self._prepare(client, method.upper(), path, step, timeout_s, content)
-        began = now_mono_s()
-        number, maybe = 0, False
+        prepared = prepare(
+            client,
+            method,
+            path,
+            step=step,
+            timeout_s=timeout_s,
+            control=self.fields(step) if step is not None else {"X-Request-Id": uuid4().hex},
+            content=content,
+            terms=self.tended.leased.terms,
+        )
+        known = self._known(prepared)
+        began, number = now_mono_s(), 0
         while True:
             number += 1
-            await self._permit(prepared, maybe)
-            self._tell(prepared, step, number)
-            result = await self._try(client, prepared)
+            result = await self._one(client, prepared, known, number)
             self.tended.sign_of_life()
-            if isinstance(result, httpx.Response):
-                return result
+            wait_s = 0.0
             if isinstance(result, _Reply):
-                maybe = maybe or result.meaning.maybe
-                self._act(result.meaning)
-                pause_s = _retry_after(result.response)
-            else:
-                maybe = maybe or result.left
-                pause_s = None
-            if pause_s is None:
-                longest = min(_FIRST_PAUSE_S * 2.0 ** (number - 1), _LONGEST_PAUSE_S)
-                pause_s = longest * (1 - random.random() / 2)
+                wait_s = _retry_after(result.response)
+                if isinstance(result.meaning, Settled):
+                    return result.response
+                self._act(result.meaning, step, wait_s)
+            longest = min(_FIRST_PAUSE_S * 2.0 ** min(number - 1, 10), _LONGEST_PAUSE_S)
+            pause_s = wait_s or longest * (1 - random.random() / 2)
             if now_mono_s() + pause_s > began + self.tended.leased.terms.lease_s:
-                _give_up(prepared, result, number, maybe)
+                raise _given_up(prepared, known, result, number, wait_s)
             await asyncio.sleep(pause_s)
 
-    def _prepare(
-        self,
-        client: httpx.AsyncClient,
-        method: str,
-        path: str,
-        step: str | None,
-        timeout_s: float,
-        content: Mapping[str, Any],
-    ) -> _Prepared:
-        if unknown := sorted(content.keys() - _KEYWORDS):
-            raise TypeError(f"job.http takes no {unknown[0]!r}; it takes {', '.join(_KEYWORDS)}")
-        if step is None and method not in _SAFE:
-            raise ValueError(f'{method} changes something, so it needs a name: step="…"')
-        if not 0 < timeout_s <= 86_400:
-            raise ValueError(f"timeout_s={timeout_s!r} is not within 0 to 86400")
-        if not isinstance(content.get("content") or b"", bytes | str):
-            raise TypeError("content= is kept whole to be repeated; give bytes or str")
-        self._check_target(path)
-        headers = httpx.Headers(content.get("headers"))
-        if taken := sorted(set(headers) & _OURS):
-            raise ValueError(f"{taken[0]!r} is set by job.http; leave it out")
-        headers.update(self.fields(step) if step is not None else {"X-Request-Id": uuid4().hex})
-        request = client.build_request(method, path, **{**content, "headers": headers})
-        prepared = _Prepared(request, request.read(), step is not None, timeout_s)
-        if step is not None and self._steps.setdefault(step, prepared.digest) != prepared.digest:
-            raise ValueError(
-                f"step {step!r} was sent before with another method, path or body; give each "
-                "command of a job a step of its own"
+    def _known(self, prepared: Prepared) -> _Step:
+        made = _Step(prepared.digest)
+        if prepared.step is None:
+            return made
+        known = self._steps.setdefault(prepared.step, made)
+        if known.digest != made.digest:
+            raise Misuse(
+                f"step {prepared.step!r} was sent before with another method, path or body; give "
+                "each command of a job a step of its own"
             )
-        return prepared
+        return known
 
-    def _check_target(self, path: str) -> None:
-        target, base = httpx.URL(path), self.lane.url
-        elsewhere = (target.scheme, target.host, target.port) != (base.scheme, base.host, base.port)
-        if target.userinfo or ((target.host or target.scheme) and elsewhere):
-            raise ValueError(
-                f"job.http sends to the gateway at {base} only; give a path such as "
-                "/payments/v1/charges"
-            )
-        if not target.host and not path.startswith("/"):
-            raise ValueError(f"{path!r} is no path; begin it with / and the upstream's mount")
+    async def _one(
+        self, client: httpx.AsyncClient, prepared: Prepared, known: _Step, number: int
+    ) -> _Result:
+        """One try, if it may be."""
+        try:
+            await self._permit(prepared)
+            return await self._told(client, prepared, known, number)
+        except OwnershipUnknown as error:
+            if not known.doubts:
+                raise
+            raise OutcomeUnknown(
+                "an earlier try of this command had no answer, and cannot be repeated now: "
+                f"{error}",
+                step=prepared.step,
+            ) from error
 
-    async def _permit(self, prepared: _Prepared, maybe: bool) -> None:
+    async def _permit(self, prepared: Prepared) -> None:
         """Raise unless the request may be sent now. A safe one may while the lease is not lost."""
         self.tended.sign_of_life()
-        if prepared.command and self._worth_asking(prepared.timeout_s):
+        if prepared.step is not None and self._worth_asking(prepared.timeout_s):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     await asyncio.wrap_future(self.keeper.ask(self.tended))
-        try:
-            self._judge(prepared, prepared.timeout_s)
-        except OwnershipUnknown as error:
-            if not maybe:
-                raise
-            raise OutcomeUnknown(
-                f"an earlier try of this call had no answer, and cannot be repeated now: {error}"
-            ) from error
+        self._judge(prepared, prepared.timeout_s)
 
     def _worth_asking(self, needed_s: float) -> bool:
         """Whether a heartbeat could make room that is not there now, as before one that is due."""
         lease_s = self.tended.leased.terms.lease_s
-        return self.tended.left_s <= needed_s < lease_s * (1 - DRIFT) and self.tended.lost is None
+        return self.tended.left_s <= needed_s < lease_s * (1 - DRIFT) and self.tended.over is None
 
-    def _judge(self, prepared: _Prepared, needed_s: float) -> None:
-        if prepared.command:
+    def _judge(self, prepared: Prepared, needed_s: float) -> None:
+        if prepared.step is not None:
             self.tended.check(needed_s)
-        elif (reason := self.tended.lost) is not None:
+        elif (reason := self.tended.over) is not None:
             raise LeaseLost(reason)
 
-    def _tell(self, prepared: _Prepared, step: str | None, number: int) -> None:
-        self.tended.tell(
-            "tool_request_started",
-            step=step,
-            number=number,
-            external_request_id=prepared.request.headers["X-Request-Id"],
-            worker=self.worker,
-        )
+    async def _told(
+        self, client: httpx.AsyncClient, prepared: Prepared, known: _Step, number: int
+    ) -> _Result:
+        """One try, with its two lines in the log."""
+        about: dict[str, Value] = {
+            "step": prepared.step,
+            "number": number,
+            "external_request_id": prepared.request.headers["X-Request-Id"],
+            "worker": self.worker,
+        }
+        self.tended.tell("tool_request_started", "info", **about)
+        began = now_mono_s()
+        ended: dict[str, Value] = {"status": None, "outcome": None, "error": None}
+        try:
+            result = await self._try(client, prepared, known)
+            if isinstance(result, _Reply):
+                ended["status"] = result.response.status_code
+                ended["outcome"] = result.response.headers.get("Gateway-Outcome")
+            else:
+                ended["error"] = result.error
+            return result
+        except BaseException as error:
+            ended["error"] = type(error).__name__
+            raise
+        finally:
+            ended["ms"] = round((now_mono_s() - began) * 1000)
+            self.tended.tell("tool_request_ended", "info", **about, **ended)
 
-    async def _try(
-        self, client: httpx.AsyncClient, prepared: _Prepared
-    ) -> httpx.Response | _Reply | _NoReply:
+    async def _try(self, client: httpx.AsyncClient, prepared: Prepared, known: _Step) -> _Result:
         until = now_mono_s() + prepared.timeout_s
         left = False
 
         async def trace(name: str, _: object) -> None:
             nonlocal left
-            if name == _LEAVES:
+            if name == _LEAVES and not left:
                 self._judge(prepared, until - now_mono_s())
                 left = True
+                known.doubts += 1  # until somebody answers, also where the handler is cancelled
 
         try:
             async with asyncio.timeout(prepared.timeout_s):
-                response = await client.send(prepared.fresh(trace), follow_redirects=False)
+                response, readable = await _received(client, prepared.fresh(trace))
         except TimeoutError:
-            return _NoReply(f"no answer within {prepared.timeout_s:g} s", left)
+            return _NoReply(f"no answer within {prepared.timeout_s:g} s", "TimeoutError")
         except (httpx.HTTPError, OSError) as error:
-            return _NoReply(f"{type(error).__name__}: {error}", left)
-        meaning = read_answer(
-            response.headers.get("Gateway-Outcome"), response.status_code, _problem(response)
-        )
-        match meaning:
-            case Settled():
-                return response
-            case Act():
-                return _Reply(response, meaning)
-            case Strange():
-                why = f"status {response.status_code} without a Gateway-Outcome"
-                return _NoReply(f"{why}; is FENCEGATE_URL the gateway?", left=True)
-            case _:
-                assert_never(meaning)
+            kind = type(error).__name__
+            return _NoReply(f"{kind}: {error}; FENCEGATE_URL is {self.lane.url}", kind)
+        outcome = response.headers.get("Gateway-Outcome")
+        if not readable and outcome in ("applied", "replayed", "unguarded"):
+            meaning: Settled | Act | Strange = _UNREADABLE
+        else:
+            document = _problem(response) if readable else None
+            meaning = read_answer(outcome, response.status_code, document)
+        if isinstance(meaning, Strange):
+            why = f"status {response.status_code} without a Gateway-Outcome"
+            return _NoReply(f"{why}; is FENCEGATE_URL the gateway?", why)
+        if isinstance(meaning, Settled) or not meaning.maybe:
+            known.doubts -= left
+        if isinstance(meaning, Act) and meaning.undone:
+            known.undone = True
+        if prepared.step is not None and outcome in ("applied", "replayed"):
+            response.extensions[FINAL] = prepared.step
+        return _Reply(response, meaning)
 
-    def _act(self, meaning: Act) -> None:
+    def _act(self, meaning: Act, step: str | None, wait_s: float) -> None:
         """Raise what the answer means, unless it is to be repeated."""
         match meaning.action:
             case "retry" | "wait":
                 return
             case "stop":
                 # A fence that is refused proves more than a heartbeat that was confirmed before.
-                self.keeper.lose(self.tended, "taken")
+                if not self.tended.ending:
+                    self.keeper.lose(self.tended, "taken")
                 raise LeaseLost(f"{meaning.type}: {meaning.detail}")
             case "unknown":
-                raise OutcomeUnknown(meaning.detail)
+                raise OutcomeUnknown(meaning.detail, step=step, retry_after_s=wait_s)
             case "executed":
                 raise Executed(f"{meaning.type}: {meaning.detail}")
             case "refused":
@@ -288,34 +289,25 @@ class Caller:
                 assert_never(meaning.action)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A request with its bytes. ``command``: it carries a key and the fence."""
+_UNREADABLE = Act(
+    "executed",
+    "response-unreadable",
+    "the upstream has answered, and its Content-Encoding cannot be decoded",
+)
 
-    request: httpx.Request
-    body: bytes
-    command: bool
-    timeout_s: float
 
-    @property
-    def digest(self) -> bytes:
-        """Of what makes it the same command. A multipart body is cut by a boundary that is drawn
-        anew each time; the gateway compares its parts."""
-        kind = self.request.headers.get("Content-Type", "")
-        multipart = kind.startswith("multipart/")
-        digest = sha256(f"{self.request.method} {self.request.url}\n".encode())
-        digest.update(b"" if multipart else self.body)
-        return digest.digest()
-
-    def fresh(self, trace: Callable[[str, object], object]) -> httpx.Request:
-        """The same request, for one try."""
-        return httpx.Request(
-            self.request.method,
-            self.request.url,
-            headers=self.request.headers,
-            content=self.body,
-            extensions={"trace": trace},
-        )
+async def _received(
+    client: httpx.AsyncClient, request: httpx.Request
+) -> tuple[httpx.Response, bool]:
+    """The whole answer, and whether its body could be decoded: an answer it is all the same."""
+    response = await client.send(request, stream=True, follow_redirects=False)
+    try:
+        await response.aread()
+    except httpx.DecodingError:
+        return response, False
+    finally:
+        await response.aclose()
+    return response, True
 
 
 def _problem(response: httpx.Response) -> object:
@@ -323,24 +315,46 @@ def _problem(response: httpx.Response) -> object:
         return None
     try:
         return json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds; a date, which the gateway does not send, is passed over."""
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds, 0 for none; a date, which the gateway does not send, is passed over."""
     text = response.headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0
 
 
-def _give_up(prepared: _Prepared, last: _Reply | _NoReply, tries: int, maybe: bool) -> NoReturn:
-    why = last.why if isinstance(last, _NoReply) else f"{last.meaning.type}: {last.meaning.detail}"
+def _given_up(
+    prepared: Prepared, known: _Step, last: _Result, tries: int, wait_s: float
+) -> FencegateError:
+    """What is known when the time is over. That it did not happen may be said only where the
+    gateway said so of this key: an attempt before this one may have sent it, also where this is the
+    first that counts."""
+    problem = last.meaning if isinstance(last, _Reply) and isinstance(last.meaning, Act) else None
+    if isinstance(last, _NoReply):
+        why = last.why
+    else:
+        why = f"{problem.type}: {problem.detail}" if problem is not None else "it was answered"
     told = f"after {tries} tries, the last one: {why}"
-    if not prepared.command:
-        raise NoAnswer(told)
-    if maybe:
-        raise OutcomeUnknown(f"it may have happened, {told}")
-    raise NotSent(f"it did not happen, {told}")
+    if problem is not None and problem.type == "unauthenticated":
+        told += " FENCEGATE_KEY is the worker's key."
+    step = prepared.step
+    if step is None:
+        return NoAnswer(told)
+    if known.doubts:
+        told = f"it may have happened, {told}"
+        return OutcomeUnknown(told, step=step, retry_after_s=wait_s)
+    if known.undone:
+        unresolved = problem is not None and problem.type == "entity-unresolved"
+        told = f"it did not happen, {told}"
+        return NotSent(told, step=step, retry_after_s=wait_s, unresolved=unresolved)
+    return OutcomeUnknown(
+        "nothing of this call was carried out, but no gateway has said whether an earlier attempt "
+        f"was, {told}",
+        step=step,
+        retry_after_s=wait_s,
+    )
 
 
 class _Methods:
@@ -384,4 +398,9 @@ class SyncHttp(_Methods):
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         sent = self._caller.send(method, path, **more)
-        return asyncio.run_coroutine_threadsafe(sent, self._loop).result()
+        try:
+            answered = asyncio.run_coroutine_threadsafe(sent, self._loop)
+        except RuntimeError:  # the worker is gone, and its loop with it
+            sent.close()
+            raise LeaseLost("ended") from None
+        return answered.result()

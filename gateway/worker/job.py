@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.worker.endings import Next
+from gateway.worker.errors import Misuse
 from gateway.worker.http import AsyncHttp, Caller, SyncHttp
 
 __all__ = ["Job"]
@@ -53,24 +54,27 @@ class Job:
 
     @property
     def request_timeout_s(self) -> float:
-        """For how long the lease is trusted from now on; 0 where it is not. What is sent with
-        ``headers`` must end inside it."""
-        return self._tended.left_s
+        """For how long the lease is trusted from now on; 0 where it is not, and once the handler is
+        out. What is sent with ``headers`` must end inside it."""
+        return self._tended.left_s if self._tended.over is None else 0.0
 
     def next(
         self, name: str, *, entity: str | None = None, wait: bool = False, result: Any = None
     ) -> Next:
         """Return it: this stage is done, and stage ``name`` follows, on ``entity`` (else the job's
         own), and with ``wait`` only once somebody approves it."""
-        return Next(name, entity, wait, result)
+        for what, value in (("name", name), ("entity", entity)):
+            if not isinstance(value, str) and (what == "name" or value is not None):
+                raise Misuse(f"job.next takes a text as {what}, not a {type(value).__name__}")
+        return Next(name, entity, bool(wait), result)
 
     def progress(self) -> None:
         """A sign of life. A handler that gives none for ``stage_limit_s`` loses its lease."""
         self._tended.sign_of_life()
 
     def check(self, needed_s: float = 0) -> None:
-        """Raise ``LeaseLost``, or ``OwnershipUnknown`` where the lease is not certain to be held
-        for ``needed_s`` seconds more."""
+        """Raise ``LeaseLost``, also once the handler is out; or ``OwnershipUnknown`` where the
+        lease is not certain to be held for ``needed_s`` seconds more."""
         self._tended.check(needed_s)
 
     def headers(self, step: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ class Tended:
     life_mono_s: float
     """The handler's last sign of life."""
     ending: bool = False
-    """The handler is out, and its end is being delivered."""
+    """The handler is out: nothing more is done under this lease, and its end is being delivered."""
     kept: bool = True
     """It is to be renewed."""
     missed: bool = False
@@ -66,10 +66,20 @@ class Tended:
         now = now_mono_s()
         return self.trust.lost or ("expired" if standing(self.trust, now) == "lost" else None)
 
+    def close(self) -> None:
+        """The handler is out. Tasks and threads that it left behind may do nothing more for the
+        job, though its lease goes on until the end is delivered."""
+        self.ending = True
+
+    @property
+    def over(self) -> Reason | None:
+        """Why nothing may be sent under it any more, if so."""
+        return self.lost or ("ended" if self.ending else None)
+
     def check(self, needed_s: float = 0) -> None:
         """Raise ``LeaseLost``, or ``OwnershipUnknown`` where something that begins now and takes at
         most ``needed_s`` might not end inside the trust window."""
-        if (reason := self.lost) is not None:
+        if (reason := self.over) is not None:
             raise LeaseLost(reason)
         if standing(self.trust, now_mono_s(), needed_s) == "held":
             return
@@ -104,6 +114,7 @@ class Tended:
             fence=self.leased.fence,
             entity=self.leased.entity,
             tool=self.leased.tool,
+            stage=self.leased.stage,
             attempt=self.leased.attempt,
             lease_ms_left=round((self.trust.until_mono_s - now) * 1000),
             confirmed_ms_ago=round((now - self.trust.confirmed_mono_s) * 1000),
@@ -162,7 +173,9 @@ class Keeper:
             self._tended[leased.job] = tended
             sooner = due < self._due_mono_s
             self._due_mono_s = min(self._due_mono_s, due)
-        if before is not None:
+        if before is not None and before.ending:
+            before.kept = False  # its end was faster than the answer to it
+        elif before is not None:
             # The job came back here, so its lease before is over, though no heartbeat said so yet.
             self.lose(before, "taken")
         if sooner:
@@ -260,6 +273,7 @@ class Keeper:
             if each.trust.lost is not None:
                 continue
             if not each.alive():
+                each.close()  # nobody is left to deliver its end
                 self.drop(each)
                 each.tell("executor_gone", "error", worker=self._worker)
             elif standing(each.trust, now) == "lost":

@@ -10,6 +10,7 @@ import random
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,18 +18,31 @@ from uuid import uuid4
 
 import httpx
 
+from gateway.core.leases import REQUEST_TIMEOUT_S
 from gateway.errors import ConfigurationError, FencegateError
-from gateway.observe.log import event
+from gateway.observe.log import Level, Value, event
 from gateway.worker.client import Client
 from gateway.worker.clock import now_mono_s
 from gateway.worker.delivering import Delivery
-from gateway.worker.endings import End, HandedBack, Outcome, Raised, ending
-from gateway.worker.errors import NoAnswer, Refused
+from gateway.worker.endings import (
+    End,
+    Failed,
+    Gone,
+    HandedBack,
+    Outcome,
+    Raised,
+    Returned,
+    deciding,
+    ending,
+    how_of,
+    why_of,
+)
+from gateway.worker.errors import NoAnswer, NotSent, OutcomeUnknown, Refused
 from gateway.worker.executing import Execution, HandlerLoop, in_thread
 from gateway.worker.http import AsyncHttp, Caller, Lane, SyncHttp
 from gateway.worker.job import Job
 from gateway.worker.keeper import Keeper, Tended
-from gateway.worker.trust import Reason
+from gateway.worker.trust import Reason, usual_timeout_s
 from gateway.worker.wire import Leased
 
 __all__ = ["CLAIM_LIMIT", "CONCURRENCY_LIMIT", "Handler", "Options", "Running"]
@@ -58,7 +72,14 @@ _LAST_CLAIMS = 3
 """Times that a claim without an answer is asked again once the worker stops, so that leases of
 which nobody heard do not have to end by time."""
 
-_FINAL = frozenset({"tool-unknown", "unauthenticated", "forbidden", "request-invalid"})
+_LAST_CLAIM_S = 1.0
+"""For how long the claim that is on its way is waited for at least: its leases are handed back."""
+
+_SAY_AGAIN_S = 60.0
+"""Between two lines that say that the gateway goes on refusing to lease jobs."""
+
+_CONFIRM_PAUSE_S = 0.5
+"""Between two heartbeats that are to confirm a lease before its handler begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +115,11 @@ class Running:
         self._runs: dict[asyncio.Task[None], _Run] = {}
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
-        self._drained = False
+        self._stopped_mono_s: float | None = None
         self._blocked = False
         self._claimed_once = False
+        self._told: tuple[str, float] = ("", 0.0)
+        self._no_handler: Counter[tuple[str, str | None]] = Counter()
         self._signals = 0
 
     def stopping(self) -> bool:
@@ -104,24 +127,33 @@ class Running:
 
     def stop(self) -> None:
         """Claim no more, and end when the handlers are out. In the worker's own loop."""
+        if self._stopped_mono_s is None:
+            self._stopped_mono_s = now_mono_s()
         self._stop.set()
         self._changed.set()
 
     async def work(self) -> None:
-        """Until it was told to stop, and has."""
+        """Until it was told to stop, and has. Raises ``ConfigurationError`` where the first claim
+        is refused, ``FencegateError`` where a part of the worker has ended that it cannot be
+        without; then, too, it has stopped in order."""
         self._listen()
         self.keeper.start()
         self._handler_loop.start()
         event("worker_started", worker=self.name, tools=", ".join(self._tools))
+        claiming = asyncio.create_task(self._claim_forever(), name="claiming")
+        claiming.add_done_callback(lambda _: self.stop())
         try:
-            await self._claim_forever()
-            await self._drain()
+            await self._stop.wait()
+            await self._drain(claiming)
         finally:
+            claiming.cancel()
             self.keeper.stop()
             await self._handler_loop.shut(self._lanes[0].close, 1.0)
             await self._lanes[1].close()
             await self._client.close()
             event("worker_stopped", worker=self.name)
+        if not claiming.cancelled():
+            claiming.result()
 
     # Stopping.
 
@@ -140,26 +172,37 @@ class Running:
         event("stopping", worker=self.name, jobs=len(self._runs))
         self.stop()
 
-    async def _drain(self) -> None:
-        if self._runs:
-            await asyncio.wait(list(self._runs), timeout=self._options.drain_s)
-        self._drained = True
+    async def _drain(self, claiming: asyncio.Task[None]) -> None:
+        """The time counts from when the stop was asked for, whatever was on its way then."""
+        stopped = self._stopped_mono_s or now_mono_s()
+        until = stopped + self._options.drain_s
+        while (going := self._going(claiming)) and (left_s := until - now_mono_s()) > 0:
+            await asyncio.wait(going, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        if not claiming.done():
+            left_s = max(0.0, stopped + _LAST_CLAIM_S - now_mono_s())
+            await asyncio.wait({claiming}, timeout=left_s)
+        if claiming.cancel():
+            why = "the last claim had no answer: what it leased ends by time"
+            event("left_to_time", level="warning", worker=self.name, why=why)
+            await asyncio.wait({claiming})
         for each in self._runs.values():
             each.drain()
         # Whoever still has a lease is beaten for, until it is out or its stage limit is over.
-        while any(each.tended.lost is None for each in self._runs.values()):
+        while self.keeper.alive and any(run.tended.lost is None for run in self._runs.values()):
             await asyncio.wait(list(self._runs), timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
         if self._runs:
             event("left_to_time", level="warning", worker=self.name, leases=len(self._runs))
             for task in list(self._runs):
                 task.cancel()
 
+    def _going(self, claiming: asyncio.Task[None]) -> list[asyncio.Task[None]]:
+        return [*self._runs, *([] if claiming.done() else [claiming])]
+
     # Claiming.
 
     async def _claim_forever(self) -> None:
         while not self.stopping():
-            if not self.keeper.alive:
-                raise FencegateError("the lease keeper has ended; see its traceback above")
+            self._check_parts()
             limit = min(self._options.concurrency - len(self._runs), CLAIM_LIMIT)
             if limit <= 0:
                 await self._room()
@@ -167,6 +210,19 @@ class Running:
             tools = self._claimable()
             if not tools or await self._claim(limit, tools) < limit:
                 await self._rest(_POLL_S * (0.75 + random.random() / 2))
+
+    def _check_parts(self) -> None:
+        """Without one of these the worker would look alive, and be of no use."""
+        for part, alive in (
+            ("lease keeper", self.keeper.alive),
+            ("event loop of the async handlers", self._handler_loop.alive()),
+        ):
+            if not alive:
+                event("worker_bug", level="error", worker=self.name, why=f"the {part} has ended")
+                raise FencegateError(
+                    f"the {part} has ended (a traceback above says why); the worker stops, and "
+                    "hands its other jobs back. Start it again"
+                )
 
     def _claimable(self) -> list[str]:
         """The tools whose jobs could begin at once."""
@@ -186,6 +242,7 @@ class Running:
                 leases = await self._client.claim(self.name, claim, limit, tools)
             except (NoAnswer, Refused) as error:
                 failures += 1
+                self._check_parts()
                 self._not_claimed(error, failures)
                 pause_s = min(0.25 * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
                 if self.stopping():
@@ -202,15 +259,15 @@ class Running:
                 return len(leases)
 
     def _not_claimed(self, error: NoAnswer | Refused, failures: int) -> None:
-        if isinstance(error, Refused) and error.type in _FINAL and not self._claimed_once:
-            mend = "set FENCEGATE_KEY to a token of `fencegate keys add`"
-            raise ConfigurationError(
-                f"the gateway refuses to lease jobs ({error})"
-                + (f"; {mend}" if error.type == "unauthenticated" else "")
-            )
-        if failures == 1 or isinstance(error, Refused):
-            level = "error" if isinstance(error, Refused) else "warning"
-            event("not_claimed", level=level, worker=self.name, why=str(error))  # type: ignore[arg-type]
+        is_refused = isinstance(error, Refused)
+        if is_refused and not self._claimed_once:
+            raise ConfigurationError(f"the gateway refuses to lease jobs ({error})")
+        kind, now = error.type if isinstance(error, Refused) else "", now_mono_s()
+        told, told_mono_s = self._told
+        if failures == 1 or kind != told or (is_refused and now - told_mono_s >= _SAY_AGAIN_S):
+            self._told = kind, now
+            level: Level = "error" if is_refused else "warning"
+            event("not_claimed", level=level, worker=self.name, why=str(error))
 
     async def _room(self) -> None:
         """Until a slot may be free, or it is time to look at the keeper."""
@@ -241,19 +298,31 @@ class Running:
     def handler_of(self, leased: Leased) -> Handler | None:
         return self._handlers.get((leased.tool, leased.stage))
 
+    def count_no_handler(self, leased: Leased) -> int:
+        """How often a job of this stage has come here."""
+        self._no_handler[leased.tool, leased.stage] += 1
+        return self._no_handler[leased.tool, leased.stage]
+
     def begin(self, handler: Handler, tended: Tended) -> Execution:
-        """Start a handler on its job."""
+        """Start a handler on its job. Raises ``RuntimeError`` where nothing can run it."""
         is_async = is_coroutine_function(handler)
         lane = self._lanes[0 if is_async else 1]
         caller = Caller(lane, tended, self.keeper, self.name)
         if is_async:
             work = cast(Callable[[Job], Awaitable[object]], handler)
-            return self._handler_loop.begin(work, Job(caller, AsyncHttp(caller), self.stopping))
+            job = Job(caller, AsyncHttp(caller), self.stopping)
+            return self._handler_loop.begin(work, job, tended.close)
         http = SyncHttp(caller, asyncio.get_running_loop())
-        return in_thread(handler, Job(caller, http, self.stopping))
+        return in_thread(handler, Job(caller, http, self.stopping), tended.close)
 
     async def deliver(self, tended: Tended, end: End) -> None:
-        await Delivery(self._client, self.keeper, self.name, lambda: self._drained)(tended, end)
+        await Delivery(
+            self._client,
+            self.keeper,
+            self.name,
+            stopped=lambda: self._stopped_mono_s,
+            drain_s=self._options.drain_s,
+        )(tended, end)
 
 
 class _Run:
@@ -272,23 +341,10 @@ class _Run:
         self.tended = running.keeper.tend(leased, asked, heard, alive=alive, on_lost=self._lost)
 
     async def work(self) -> None:
-        leased = self.tended.leased
         keeper = self._running.keeper
         try:
-            self.tended.tell("job_claimed", worker=self._running.name)
-            if self._running.stopping():
-                await self._running.deliver(self.tended, HandedBack())
-                return
-            handler = self._running.handler_of(leased)
-            if handler is None:
-                self.tended.tell(
-                    "no_handler", "error", stage=leased.stage, worker=self._running.name
-                )
-                await self._running.deliver(self.tended, HandedBack(_NO_HANDLER_S))
-                return
-            outcome = await self._execute(handler)
-            self._tell_error(outcome)
-            end = ending(outcome, lost=self.tended.lost, drained=self._is_drained)
+            self._tell("job_claimed")
+            end = await self._end()
             if end is None:
                 keeper.metrics.done("lost")
             else:
@@ -296,19 +352,68 @@ class _Run:
         finally:
             keeper.drop(self.tended)
 
+    async def _end(self) -> End | None:
+        """What becomes of it, ``None`` where nobody is to hear of that."""
+        leased = self.tended.leased
+        if (why := leased.unreadable) is not None:
+            self._tell("payload_unreadable", "error", why=why)
+            return Failed(f"{why}; enqueue a corrected job", retry=False)
+        handler = self._running.handler_of(leased)
+        if handler is None:
+            self._tell("no_handler", "error", times=self._running.count_no_handler(leased))
+            return HandedBack(_NO_HANDLER_S)
+        if not await self._is_certain():
+            return HandedBack() if self.tended.lost is None else None
+        outcome = await self._execute(handler)
+        self._tell_error(outcome)
+        return ending(outcome, lost=self.tended.lost, drained=self._is_drained)
+
+    async def _is_certain(self) -> bool:
+        """Whether the handler may begin: the lease is held, and there is room to do something. An
+        answer to the claim that took long leaves little of the lease, or nothing."""
+        usual_s, claimed = usual_timeout_s(self.tended.leased.terms), self.tended.trust
+        pause_s = 0.0
+        while self.tended.lost is None and not self._running.stopping():
+            left_s, is_confirmed = self.tended.left_s, self.tended.trust != claimed
+            if left_s >= usual_s or (is_confirmed and left_s > 0):
+                return True
+            await asyncio.sleep(pause_s)
+            pause_s = _CONFIRM_PAUSE_S
+            self.tended.sign_of_life()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    await asyncio.wrap_future(self._running.keeper.ask(self.tended))
+        return False
+
     async def _execute(self, handler: Handler) -> Outcome:
         self.tended.sign_of_life()
-        execution = self._running.begin(handler, self.tended)
+        try:
+            execution = self._running.begin(handler, self.tended)
+        except (RuntimeError, MemoryError) as error:  # no thread to be had, or the loop is gone
+            return Gone(f"{type(error).__name__}: {error}")
         self._execution = execution
         if self.tended.lost is not None:  # it was lost before there was something to cancel
             execution.cancel()
         return await asyncio.shield(asyncio.wrap_future(execution.done))
 
     def _tell_error(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Raised):
-            # The type only: what a library puts into its message may be a payload.
-            kind = type(outcome.error).__name__
-            self.tended.tell("handler_raised", error=kind, worker=self._running.name)
+        match outcome:
+            case Gone(why):
+                self._tell("executor_gone", "error", why=why)
+            case Raised(error):
+                # What a library puts into its message may be a payload: only ours are told.
+                decides = deciding(error)
+                told = why_of(decides)
+                self._tell("handler_raised", "warning", error=type(error).__name__, why=told)
+                if self.tended.lost is not None or how_of(decides) != "handed back":
+                    return
+                if isinstance(decides, OutcomeUnknown | NotSent):
+                    self._tell("outcome_unknown", "warning", step=decides.step, why=told)
+            case Returned():
+                pass
+
+    def _tell(self, name: str, level: Level = "info", **more: Value) -> None:
+        self.tended.tell(name, level, worker=self._running.name, **more)
 
     def drain(self) -> None:
         """The worker has waited long enough."""

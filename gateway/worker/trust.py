@@ -11,9 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.core.jobs import LostReason
-from gateway.core.leases import DRIFT, fits, trusted_until
+from gateway.core.leases import DRIFT, LeaseClass, fits, trusted_until
 
-__all__ = ["Reason", "Standing", "Trust", "confirmed", "granted", "refused", "retry_in", "standing"]
+__all__ = [
+    "Reason",
+    "Standing",
+    "Trust",
+    "confirmed",
+    "granted",
+    "refused",
+    "retry_in",
+    "standing",
+    "usual_timeout_s",
+]
 
 Reason = LostReason | Literal["stage-limit"]
 """Why a lease is lost. ``stage-limit``: its handler gave no sign of life, so it is not renewed."""
@@ -23,6 +33,13 @@ Standing = Literal["held", "unknown", "lost"]
 _FIRST_RETRY_S = 0.25
 """After a heartbeat without an answer: a connection that a restarting gateway closed is replaced at
 once, and a gateway that is down is not asked more often than the heartbeats of 60 workers would."""
+
+_TIMEOUT_S = 30.0
+"""Of one try of a request, as a total, where the lease is long enough: as the usual ``timeout_s``
+of a command."""
+
+_MARGIN_S = 1.0
+"""Of a lease, for the answer to a heartbeat that is late, and for the clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +92,10 @@ def standing(trust: Trust, now_mono_s: float, needed_s: float = 0) -> Standing:
 def retry_in(failures: int, heartbeat_s: float) -> float:
     """Seconds until the next heartbeat, after so many (from 1) in a row had no answer."""
     return min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, 30), heartbeat_s)
+
+
+def usual_timeout_s(terms: LeaseClass) -> float:
+    """What one try of a command may take where nobody says: so much is always left of the window
+    while heartbeats are answered. ``core.leases.mistakes`` sees to it that it is above 4 s."""
+    left = terms.lease_s - terms.heartbeat_s - terms.jitter_s - _MARGIN_S
+    return min(_TIMEOUT_S, max(left, _MARGIN_S))

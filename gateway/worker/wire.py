@@ -4,12 +4,13 @@ worker depends on it, and members that a later release adds are passed over."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from gateway.core.jobs import JobState, LostReason
+from gateway.core.jobs import JobState, KeyState, LostReason
 from gateway.core.leases import LeaseClass
+from gateway.worker.apart import Unreadable, read_claim
 
 __all__ = [
     "Beat",
@@ -22,6 +23,8 @@ __all__ = [
     "end_of_lease",
     "enqueued",
     "leases",
+    "read",
+    "read_leases",
 ]
 
 Document = Mapping[str, Any]
@@ -34,7 +37,7 @@ class Malformed(ValueError):
 @dataclass(frozen=True, slots=True)
 class Leased:
     """One lease as a claim returns it. ``reference``: goes back as it came. ``payload``,
-    ``previous``: the JSON documents, read."""
+    ``previous``: the JSON documents, read, or ``Unreadable``."""
 
     reference: Document
     job: str
@@ -56,6 +59,14 @@ class Leased:
     previous: Any
     last_error: str | None
     terms: LeaseClass
+
+    @property
+    def unreadable(self) -> str | None:
+        """What of it cannot be read, and why, if so."""
+        for what, found in (("payload", self.payload), ("previous result", self.previous)):
+            if isinstance(found, Unreadable):
+                return f"the {what} cannot be read here: {found.why}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class Enqueued:
     job: str
     created: bool
     same: bool
-    state: JobState
+    state: KeyState
     result: Any
     error: str | None
 
@@ -123,7 +134,7 @@ def enqueued(document: object) -> Enqueued:
         job=_text(each, "job"),
         created=bool(each.get("created")),
         same=bool(each.get("same")),
-        state=_state(each.get("state")),
+        state="forgotten" if each.get("state") == "forgotten" else _state(each.get("state")),
         result=each.get("result"),
         error=_text_or_none(each, "error"),
     )
@@ -131,10 +142,19 @@ def enqueued(document: object) -> Enqueued:
 
 def read(body: bytes) -> object:
     """A JSON document, or ``Malformed``."""
+    return _read(json.loads, body)
+
+
+def read_leases(body: bytes) -> object:
+    """What a claim answers, each payload read apart; or ``Malformed``."""
+    return _read(read_claim, body)
+
+
+def _read(reader: Callable[[bytes], object], body: bytes) -> object:
     try:
-        return json.loads(body)
-    except ValueError as error:
-        raise Malformed(f"the answer is not JSON ({error})") from None
+        return reader(body)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the answer is not JSON that can be read here ({error})") from None
 
 
 def _leased(each: Document) -> Leased:

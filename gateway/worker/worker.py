@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TypeVar
 
 from gateway.errors import ConfigurationError
@@ -13,9 +15,22 @@ from gateway.observe import log
 from gateway.worker.client import where
 from gateway.worker.running import CONCURRENCY_LIMIT, Handler, Options, Running
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "importing"]
 
 H = TypeVar("H", bound=Handler)
+
+_IMPORTED: ContextVar[bool] = ContextVar("imported", default=False)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """A module is imported for the worker in it: none may run meanwhile. It would work inside the
+    import, with other options, and a second one after it."""
+    token = _IMPORTED.set(True)
+    try:
+        yield
+    finally:
+        _IMPORTED.reset(token)
 
 
 class Worker:
@@ -53,6 +68,11 @@ class Worker:
     ) -> None:
         """Work until SIGTERM or SIGINT; then claim nothing, let the handlers end within
         ``drain_s``, and hand back what is not done. Raises ``ConfigurationError``."""
+        if _IMPORTED.get():
+            raise ConfigurationError(
+                "worker.run() is called while the module is imported; put it under "
+                'if __name__ == "__main__":'
+            )
         options = Options(concurrency, drain_s, metrics_port)
         self._check(options)
         if not logging.getLogger().hasHandlers():
@@ -84,6 +104,9 @@ class Worker:
             )
         if not 0 <= options.drain_s <= 3_600:
             raise ConfigurationError(f"drain_s {options.drain_s:g} is not within 0 to 3600")
+        port = options.metrics_port
+        if port is not None and not 1 <= port <= 65_535:
+            raise ConfigurationError(f"metrics_port {port} is not within 1 to 65535")
 
 
 def _check_handler(handler: Handler) -> None:
@@ -94,7 +117,14 @@ def _check_handler(handler: Handler) -> None:
     except TypeError:
         name = getattr(handler, "__name__", repr(handler))
         raise ConfigurationError(
-            f"{name} does not take one argument; a handler takes the job: def {name}(job)"
+            f"{name}{_place(handler)} does not take one argument; a handler takes the job: "
+            f"def {name}(job)"
         ) from None
     except ValueError:  # a callable without a signature, of an extension
         return
+
+
+def _place(handler: Handler) -> str:
+    """Where it stands, as far as that can be told."""
+    code = getattr(inspect.unwrap(handler), "__code__", None)
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""

@@ -15,6 +15,7 @@ import pytest
 from gateway.core.jobs import Complete, Fail, Lease, NewJob, Terms
 from gateway.store.job_reads import JobFilter, Listed, Story, job_story, list_jobs
 from gateway.store.jobs import JobStore
+from gateway.store.operator import Filter, list_commands
 from tests.integration.test_store_model import OneConnection
 from tests.kit.db import Server
 from tests.kit.jobs import MANUAL_CLOCK, behind_nothing, terms
@@ -47,10 +48,12 @@ select 1, i, i, 't' || n %% 4, 'job:' || i, '{}', 5, c, c, 'ready'
 
 COUNTS = """
 select 'seq' as what, sum(seq_scan) as n from pg_stat_user_tables
- where relname in ('jobs', 'job_history', 'job_runs', 'job_keys', 'entities', 'job_leases')
+ where relname in (
+       'jobs', 'job_history', 'job_runs', 'job_keys', 'entities', 'job_leases', 'commands')
 union all
 select 'read ' || relname, sum(idx_tup_read) from pg_stat_user_indexes
- where relname in ('jobs', 'job_history', 'job_runs', 'job_keys', 'entities', 'job_leases')
+ where relname in (
+       'jobs', 'job_history', 'job_runs', 'job_keys', 'entities', 'job_leases', 'commands')
  group by relname
 union all
 select 'updated', n_tup_upd from pg_stat_user_tables where relname = 'job_leases'
@@ -280,6 +283,41 @@ def test_the_story_of_one_job_is_read_by_key(plant: Plant) -> None:
     def work() -> None:
         stories.append(plant.run(job_story(database, "default", key=key)))  # type: ignore[arg-type]
 
+    _commands(plant, "'k-' || n", 1)
+    plant.sql(
+        "update gateway.entities set open_key = c.key_digest, open_attempt = c.attempt,"
+        " open_until = c.deadline from gateway.commands c, gateway.job_keys k"
+        " where c.key = 'k-1' and k.key = $1 and entities.entity = 'job:' || k.job",
+        key,
+    )
     _by_index(plant.during(work), 20)
     assert isinstance(stories[0], Story)
+    assert [command.key for command in stories[0].open_commands] == ["k-1"]
     assert [run.how for run in stories[0].runs] == ["completed"]
+
+
+def _commands(plant: Plant, key: str, count: int, age: str = "0") -> None:
+    plant.sql(
+        "insert into gateway.commands (tenant, key_digest, key, policy, entity, fingerprint, rules,"
+        " attempt, principal, request_id, serial, unknown, upstream_digest, settle_delay_s,"
+        " response_days, key_days, admitted_at, deadline)"
+        f" select 1, substring(sha256(convert_to({key}, 'UTF8')) from 1 for 16), {key}, 'p/c', 'e',"
+        " sha256('f'), substring(sha256('r') from 1 for 8), gen_random_uuid(), 'p', 'r', false,"
+        " 'hold', substring(sha256('u') from 1 for 16), 10, 30, 400,"
+        f" c - interval '{age}', c from gateway.clock() as c, generate_series(1, {count}) as n"
+    )
+
+
+def test_the_commands_of_a_job_are_found_among_what_is_younger_than_it(plant: Plant) -> None:
+    job = plant.sql("select id from gateway.jobs where state = 'ready' limit 1")[0]["id"]
+    _commands(plant, "'old-' || n", 20_000, "1 day")
+    _commands(plant, f"'tool-job:{job}:' || n", 2)
+    database = OperatorsConnection(plant.connection)
+    found: list[str] = []
+
+    async def read() -> None:
+        async for command in list_commands(database, Filter(job=job)):  # type: ignore[arg-type]
+            found.append(command.key)
+
+    _by_index(plant.during(lambda: plant.run(read())), 30)
+    assert sorted(found) == [f"tool-job:{job}:{number}" for number in (1, 2)]

@@ -82,6 +82,20 @@ def test_a_second_enqueue_returns_the_first_job_and_what_became_of_it(jobs: Yard
     assert jobs.claim() == []
 
 
+def test_a_key_whose_job_is_forgotten_says_so_and_makes_none(jobs: Yard) -> None:
+    wish = jobs.new("k")
+    jobs.enqueue(wish)
+    jobs.complete(jobs.one())
+    jobs.sql("delete from gateway.job_history where id = $1", wish.id)
+    for each in (wish, jobs.new("k")):  # also under the first one's id
+        (said,) = jobs.enqueue(each)
+        assert (said.job, said.created, said.same, said.state) == (
+            *(wish.id, False, False),
+            "forgotten",
+        )
+    assert jobs.claim() == []
+
+
 def test_an_enqueue_repeated_after_a_lost_answer_is_its_own(jobs: Yard) -> None:
     batch = [jobs.new(), jobs.new()]
     assert [each.created for each in jobs.enqueue(*batch)] == [True, True]
@@ -216,6 +230,20 @@ def test_a_claim_repeated_with_its_uuid_returns_the_same_leases(jobs: Yard) -> N
     assert {lease.remaining_ms for lease in again} == {LEASE_MS - 10}
     jobs.advance(LEASE_MS)
     assert jobs.claim(2, claim=claim) == []
+
+
+def test_the_claim_of_another_worker_with_the_same_uuid_is_a_wish_of_its_own(jobs: Yard) -> None:
+    for _ in range(3):
+        jobs.add()
+    claim = uuid4()
+    (first,) = jobs.claim(claim=claim, owner="w1")
+    (second,) = jobs.claim(claim=claim, owner="w2")
+    assert second.job != first.job
+    assert [lease.held for lease in jobs.claim(3, claim=claim, owner="w1")] == [first.held]
+    assert [lease.held for lease in jobs.claim(3, claim=claim, owner="w2")] == [second.held]
+    jobs.complete(first)
+    assert len(jobs.claim(3, claim=claim, owner="w3")) == 1
+    assert jobs.claim(3, claim=claim, owner="w4") == []
 
 
 def test_the_fence_is_the_entitys_counter_and_held_in_the_same_commit(jobs: Yard) -> None:
@@ -587,6 +615,36 @@ def test_a_late_result_is_recorded_once_however_often_it_is_sent(jobs: Yard) -> 
         assert jobs.complete(lease, b"late") == Rejected("expired")
     assert len(jobs.audit("result_rejected")) == 1
     assert jobs.state(lease.job) == "running"
+
+
+def test_a_made_up_result_leaves_no_row_and_one_of_a_forgotten_job_does(jobs: Yard) -> None:
+    entity = f"e:{uuid4()}"
+    jobs.add(entity=entity)
+    lease = jobs.one()
+    for held in (Held("e", uuid4(), 1), Held(entity, uuid4(), lease.fence)):
+        assert isinstance(jobs.end(Complete(held, b"made up"))[0], Rejected)
+    assert jobs.audit("result_rejected") == []
+    # Of a job that is there, also under a fence that nobody ever had.
+    guess = Held(entity, lease.job, lease.fence + 1)
+    assert jobs.end(Complete(guess, b"1")) == [Rejected("expired")]
+    assert len(jobs.audit("result_rejected")) == 1
+    jobs.complete(lease, b"first")
+    jobs.sql("delete from gateway.job_history where id = $1", lease.job)
+    assert jobs.complete(lease, b"second") == Rejected("ended")
+    assert len(jobs.audit("result_rejected")) == 2
+
+
+def test_a_clock_that_steps_back_makes_no_lease_of_the_future(jobs: Yard) -> None:
+    jobs.add()
+    lease = jobs.one()
+    jobs.advance(-2 * LEASE_MS)
+    assert isinstance(jobs.beat(lease), Renewed)
+    jobs.advance(LEASE_MS)
+    jobs.reap()
+    jobs.advance(-1_000)
+    assert jobs.complete(lease, b"late") == Rejected("expired")
+    assert "granted 0 ms before" in jobs.audit("lease_expired")[0]["reason"]
+    assert "0 ms late" in jobs.audit("result_rejected")[0]["reason"]
 
 
 def test_a_job_that_kills_its_workers_fails_when_its_attempts_are_used(jobs: Yard) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.drill import run
 from gateway.drill.claims import CLAIMS
 from gateway.drill.policy import policy_text, tools_text
 from gateway.drill.scene import TITLES
@@ -301,6 +302,11 @@ def test_another_drill_behind_the_policy_is_named(
     [
         (["--url", "https://127.0.0.1:1"], "not an http:// address"),
         (["--url", "http://127.0.0.1:1"], "FENCEGATE_DATABASE_URL"),
+        (["--url", "http://[::1"], "is no address of a gateway; write it like http://"),
+        (["--url", "http://a\x1b[31m"], "http://a\\x1b[31m is no address of a gateway"),
+        (["--url", "http://127.0.0.1:99999"], "is no address of a gateway"),
+        (["--url", "http://"], "is no address of a gateway"),
+        (["--url", "http://127.0.0.1:1", "--key", "fg_é"], "a character that no key has"),
         (["--restart-database", "true"], "goes with --url"),
         (["--listen", "nowhere"], "write HOST:PORT"),
         (["--variant", "flood"], "invalid choice"),
@@ -315,6 +321,35 @@ def test_mistakes_are_one_line(
     assert code == 2
     assert said in output
     assert "Traceback" not in output
+
+
+@linux
+def test_an_output_that_takes_nothing_is_no_verdict(tmp_path: Path) -> None:
+    """1 says that a claim does not hold; here none was played."""
+    command = [sys.executable, "-m", "gateway.cli", "drill", "--variant", "killed"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "the output cannot be written (No space left on device); make room" in done.stderr
+    closed = subprocess.run(
+        command, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1)
+    )
+    assert closed.returncode == 2
+    assert "standard output is closed" in closed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_of_its_own_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(run, "given_ground", broken)
+    wish = {"url": "http://127.0.0.1:1", "key": None, "listen": ("127.0.0.1", 1)}
+    assert run.drill(variants=(), form="text", restart_database=None, **wish) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_what_it_prints_for_a_deployment_is_what_it_needs(

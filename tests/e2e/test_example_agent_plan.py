@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,10 +24,10 @@ PLAN = json.loads((EXAMPLE / "plan.json").read_text())
 
 TOOLS = """
 [[tools]]
-name = "charge"
+name = "plan_charge"
 max_running_per_user = 1
 [[tools]]
-name = "open_case"
+name = "plan_case"
 """
 
 
@@ -148,15 +149,15 @@ def arguments(**changes: Any) -> dict[str, Any]:
     ("steps", "said"),
     [
         ([charge(tool="refund")], "steps.0"),
-        ([charge(priority=1)], "steps.0.charge.priority"),
-        ([charge(lease_s=3600)], "steps.0.charge.lease_s"),
-        ([charge(attempts=100)], "steps.0.charge.attempts"),
-        ([charge(approved=True)], "steps.0.charge.approved"),
-        ([arguments(amount=1_000_001)], "steps.0.charge.arguments.amount"),
-        ([arguments(amount="1200")], "steps.0.charge.arguments.amount"),
-        ([arguments(amount=0)], "steps.0.charge.arguments.amount"),
-        ([arguments(invoice="../../v1/cases")], "steps.0.charge.arguments.invoice"),
-        ([arguments(path="/v1/cases")], "steps.0.charge.arguments.path"),
+        ([charge(priority=1)], "steps.0.plan_charge.priority"),
+        ([charge(lease_s=3600)], "steps.0.plan_charge.lease_s"),
+        ([charge(attempts=100)], "steps.0.plan_charge.attempts"),
+        ([charge(approved=True)], "steps.0.plan_charge.approved"),
+        ([arguments(amount=1_000_001)], "steps.0.plan_charge.arguments.amount"),
+        ([arguments(amount="1200")], "steps.0.plan_charge.arguments.amount"),
+        ([arguments(amount=0)], "steps.0.plan_charge.arguments.amount"),
+        ([arguments(invoice="../../v1/cases")], "steps.0.plan_charge.arguments.invoice"),
+        ([arguments(path="/v1/cases")], "steps.0.plan_charge.arguments.path"),
         ([charge(user="bob")], "bob is not in this conversation"),
         ([CHARGE, CHARGE], "step small is there twice"),
         ([charge(depends_on=["x"])], "depends on x, which is not in the plan"),
@@ -184,6 +185,28 @@ def test_what_a_plan_may_not_say_is_refused_before_anything_is_asked(
     assert (done.returncode, done.stdout) == (1, ""), done
     assert done.stderr.startswith("the plan is refused, nothing was enqueued:\n")
     assert said in done.stderr
+
+
+def test_a_plan_that_is_not_there_is_said_in_a_line(tmp_path: Path) -> None:
+    for name in (tmp_path / "nofile.json", tmp_path):
+        done = subprocess.run(
+            [sys.executable, EXAMPLE, name], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+        assert "cannot be read (" in done.stderr
+
+
+def test_the_examples_share_no_tool_and_the_shipped_file_has_them_all() -> None:
+    """A worker takes any job of a tool that it names: with one name for two kinds of payload, each
+    example would take the other's jobs."""
+    text = (policies_dir() / "tools.toml.example").read_text()
+    listed = set(re.findall(r'^name += "([^"]+)"', text, re.M))
+    plans = {step["tool"] for step in PLAN["steps"]}
+    node = (examples_dir() / "node_worker" / "README.md").read_text()
+    nodes = set(re.findall(r"fencegate jobs enqueue (\S+)", node))
+    assert nodes
+    assert not plans & nodes
+    assert plans | nodes <= listed
 
 
 def _written(folder: Path, plan: Any) -> str:

@@ -35,7 +35,7 @@ settle_delay_s = 1
 # The shortest lease that fits: 5 s are one request.
 TOOLS = """
 [[tools]]
-name = "charge"
+name = "node_charge"
 lease_s = 6
 heartbeat_s = 0.3
 jitter_s = 0.1
@@ -125,7 +125,7 @@ def worker(stack: Stack, script: Path = WORKER, *arguments: str) -> Iterator[Nod
 def enqueue(stack: Stack, invoice: str) -> str:
     """The id of a new job that charges it."""
     payload = {"invoice": invoice, "amount": 1200, "currency": "EUR"}
-    job = {"tool": "charge", "payload": payload, "entity": f"invoice:{invoice}"}
+    job = {"tool": "node_charge", "payload": payload, "entity": f"invoice:{invoice}"}
     return str(ask(stack.caller(), "", {"jobs": [job]})["jobs"][0]["job"])
 
 
@@ -208,7 +208,7 @@ async function charge(job) {
 }
 const stop = new AbortController();
 process.once("SIGTERM", () => stop.abort());
-await work({ tools: { charge }, signal: stop.signal, concurrency: 1 });
+await work({ tools: { node_charge: charge }, signal: stop.signal, concurrency: 1 });
 """
 
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.kit.client import Caller, assert_problem
-from tests.kit.db import Server
+from tests.kit.db import Server, execute
 from tests.kit.desk import Desk
 from tests.kit.gateway import CAPTURE, GatewayProcess, Stack, gateway, policy, rows, stack
 from tests.kit.operating import fencegate, move_clock
@@ -90,6 +90,17 @@ def test_a_known_key_tells_what_became_of_its_job(desk: Desk) -> None:
         {**known, "state": "succeeded", "result": {"n": 1.5}},
         {**known, "state": "failed", "error": "no such customer"},
     ]
+
+
+def test_a_key_whose_job_is_forgotten_says_so(served: Stack, desk: Desk) -> None:
+    wish = {"tool": "t", "key": uuid4().hex}
+    (made,) = desk.enqueue(wish)
+    desk.operate(made["job"], "cancel", "the order was withdrawn")
+    execute(served.database, f"delete from gateway.job_history where id = '{made['job']}'")
+    reply = desk.post("", {"jobs": [wish]})
+    assert reply.status == 200
+    forgotten = {"job": made["job"], "created": False, "same": False, "state": "forgotten"}
+    assert reply.json()["jobs"] == [forgotten]
 
 
 def test_every_field_of_a_job_is_kept(desk: Desk) -> None:
@@ -228,6 +239,17 @@ def test_a_claim_repeated_after_a_lost_answer_gives_the_same_leases(
     assert len(first) == 2
     (other,) = desk.claim(2)
     assert {each["lease"]["job"] for each in [*first, other]} == jobs
+
+
+def test_the_same_uuid_of_another_worker_is_another_wish(desk: Desk) -> None:
+    """One lease in two hands has one fence, and nothing could tell them apart."""
+    jobs = {desk.one() for _ in range(2)}
+    wish = {"claim": str(uuid4()), "limit": 1, "tools": ["t"]}
+    first, second = (
+        desk.post("/claim", {**wish, "worker": worker}).json()["leases"][0]["lease"]
+        for worker in ("w1", "w2")
+    )
+    assert {first["job"], second["job"]} == jobs
 
 
 def test_the_fence_of_a_lease_is_the_one_that_the_gateway_admits(served: Stack, desk: Desk) -> None:

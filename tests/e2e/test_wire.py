@@ -251,6 +251,19 @@ def test_an_entity_field_that_agrees_passes_and_another_is_refused_with_evidence
     assert (row["event"], row["policy"]) == ("entity_mismatch", "pay/charge")
     assert "account:other" in row["reason"]
     assert row["request_id"] == reply.json()["request_id"]
+    assert (row["key"], row["fence"]) == (scene.key("k2"), 9)
+    line = scene.stack.gateway.wait_for_log(request_id=row["request_id"], event="decision")
+    about = {
+        "policy": "pay/charge",
+        "entity": scene.entity,
+        "fence": 9,
+        "problem": "entity-mismatch",
+    }
+    assert about.items() <= line.items()
+    assert scene.send("k2", 9).status == 201
+    admitted = scene.row("k2")
+    assert admitted is not None
+    assert admitted["key_digest"].hex() == line["key_digest"]
 
 
 # -- the gateway's own answers

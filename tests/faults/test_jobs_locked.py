@@ -69,6 +69,57 @@ def test_enqueues_of_a_locked_key_keep_nobody_else_waiting(served: Stack) -> Non
     assert desk.operate(known["job"], "cancel").status == 200
 
 
+def test_batches_that_share_one_locked_key_take_one_turn(served: Stack) -> None:
+    """Each names the locked key and another one, so no two batches are equal."""
+    desk, key = Desk(served.caller()), uuid4().hex
+
+    def ask() -> None:
+        asked = []
+        for number in range(ASKED):
+            names = (key, f"{key}-{number}")
+            order = names if number % 2 else names[::-1]
+            asked.append(desk.open("", {"jobs": [{"tool": "t", "key": name} for name in order]}))
+        wait_for_lock_waits(served.database, 1, "gateway.enqueue_jobs(")
+        for _ in range(5):
+            assert desk.operate(desk.one(), "cancel").status == 200
+        assert waiting(served, "gateway.enqueue_jobs(") == 1
+        kinds = {each.reply().problem for each in asked}
+        assert kinds == {"store-unavailable", "overloaded"}
+
+    within(served.database, f"select gateway.enqueue('default', 't', p_key => '{key}')", ask)
+    cancel_all(served)
+
+
+def test_made_up_ends_on_a_locked_entity_take_one_turn(served: Stack) -> None:
+    desk = Desk(served.caller())
+    locked = f"account:{uuid4().hex}"
+    rows(served.database, "select gateway.issue_fence('default', $1)", locked)
+    desk.one()
+    lease = desk.claimed()
+
+    def ask() -> None:
+        asked = []
+        for _ in range(ASKED):
+            made_up = {**lease, "entity": locked, "job": str(uuid4())}
+            end = {"lease": made_up, "how": "handed-back"}
+            asked.append(desk.open("/end", {"worker": "w1", "ends": [end]}))
+        wait_for_lock_waits(served.database, 1, "gateway.end_leases(")
+        assert desk.complete(lease)["state"] == "succeeded"
+        assert waiting(served, "gateway.end_leases(") == 1
+        for each in asked:
+            each.hang_up()
+
+    within(
+        served.database, f"select from gateway.entities where entity = '{locked}' for update", ask
+    )
+
+
+def cancel_all(served: Stack) -> None:
+    desk = Desk(served.caller())
+    for row in rows(served.database, "select id from gateway.jobs"):
+        assert desk.operate(str(row["id"]), "cancel").status == 200
+
+
 def waiting(served: Stack, text: str) -> int:
     found = rows(
         served.database,

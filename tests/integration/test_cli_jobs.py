@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,13 +15,22 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.core.jobs import Complete, End, Fail, Lease, NextStage
+from gateway.core.jobs import Complete, End, Fail, HandBack, Lease, NextStage
 from gateway.store.database import Database
 from gateway.store.jobs import JobStore
 from tests.kit.db import execute
 from tests.kit.gateway import rows
 from tests.kit.jobs import terms
-from tests.kit.operating import ROOT, Done, fencegate, move_clock, on
+from tests.kit.operating import (
+    ROOT,
+    Done,
+    fencegate,
+    in_flight,
+    move_clock,
+    on,
+    settled,
+    unknown,
+)
 
 TOOLS = '[[tools]]\nname = "charge"\n[[tools]]\nname = "open_case"\n'
 WHY = ("--reason", "the ledger says so", "--by", "ann")
@@ -161,6 +172,16 @@ def test_a_known_key_says_so_and_whether_it_is_the_same_wish(shop: Shop) -> None
     assert "which is succeeded" in finished.err
 
 
+def test_a_key_whose_job_is_forgotten_says_so(shop: Shop) -> None:
+    job = shop.add("charge", "[1]", "--key", "order-17")
+    shop.end(Complete(shop.one().held, b"1"))
+    execute(shop.dsn, "delete from gateway.job_history")
+    done = shop.enqueue("charge", "[1]", "--key", "order-17")
+    assert (done.code, done.out) == (1, f"{job}\n")
+    assert f"named job {job}, which is forgotten; nothing was queued" in done.err
+    refused(shop.jobs("show", "--key", "order-17"), 1, "has no job of key order-17")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -169,6 +190,8 @@ def test_a_known_key_says_so_and_whether_it_is_the_same_wish(shop: Shop) -> None
         (["charge", "{"], 2, ["the payload is not JSON"]),
         (["charge", '{"a":1,"a":2}'], 2, ["the payload"]),
         (["charge", "NaN"], 2, ["the payload"]),
+        (["charge", "[" * 129 + "]" * 129], 2, ["nested deeper than 128 levels"]),
+        (["charge", "1" * 1001], 2, ["the payload", "1000 digits"]),
         (["charge", "@nowhere.json"], 2, ["@nowhere.json cannot be read", "- for stdin"]),
         (["charge", "--entity", "invoice:é"], 2, ["--entity holds a control or non-ASCII"]),
         (["charge", "--key", "k" * 256], 2, ["--key: 256 characters"]),
@@ -201,6 +224,14 @@ def test_mistakes_in_tools_toml_are_all_reported(shop: Shop) -> None:
     assert done.err.count("tools[0]") == 3, done.err
     (shop.folder / "tools.toml").unlink()
     refused(shop.enqueue("charge"), 1, "add it to tools.toml", str(shop.folder), "--policies")
+
+
+def test_a_key_that_came_over_http_is_found_as_it_is(shop: Shop) -> None:
+    made = shop.add("charge", "--key", "k")
+    rows(shop.dsn, "update gateway.job_keys set key = ' k'")
+    rows(shop.dsn, "update gateway.jobs set key = ' k'")
+    assert made in shop.jobs("show", "--key", " k").out
+    assert shop.jobs("show", "--key", "k").code == 1
 
 
 # --- list ------------------------------------------------------------------------------------
@@ -318,6 +349,111 @@ def test_show_says_what_a_queued_job_waits_for(shop: Shop) -> None:
     assert "waits for a worker that claims open_case" in shop.jobs("show", free).out
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "worker.py", line 7, in pay
+    raise ValueError("\x1b[31m no")
+ValueError: \x1b[31m no
+"""
+
+
+def test_show_writes_an_error_once_and_line_by_line(shop: Shop) -> None:
+    job = shop.add("charge")
+    shop.end(Fail(shop.one().held, TRACEBACK))
+    text = shop.jobs("show", job).out
+    assert text.count("Traceback (most recent call last):") == 1
+    assert (
+        '\nlast error\n  Traceback (most recent call last):\n    File "worker.py", line 7' in text
+    )
+    assert "\n  ValueError: \\x1b[31m no\n" in text
+    (ended,) = [line for line in text.splitlines() if line.startswith("1 ")]
+    assert ended.endswith("  ValueError: \\x1b[31m no")
+    assert "\x1b" not in text
+    shop.end(Fail(shop.one().held, TRACEBACK, retry=False))
+    assert "\nerror\n  Traceback" in shop.jobs("show", job).out
+    assert shop.story(job)["error"] == TRACEBACK
+    table = shop.jobs("list").out
+    assert "Traceback" not in table
+    assert table.rstrip().endswith("  ValueError: \\x1b[31m no")
+
+
+def test_the_result_of_the_stage_before_is_not_called_the_jobs(shop: Shop) -> None:
+    job = shop.add("charge")
+    shop.end(Complete(shop.one().held, b'{"case": 1}', NextStage("pay")))
+    text = shop.jobs("show", job).out
+    assert re.search(r"^previous +11 bytes: \{", text, re.M), text
+    assert not re.search(r"^result ", text, re.M)
+    shop.end(Complete(shop.one().held, b"2"))
+    assert re.search(r"^result +1 bytes: 2$", shop.jobs("show", job).out, re.M)
+
+
+def test_show_says_which_command_holds_the_job_up(shop: Shop) -> None:
+    job = shop.add("charge", "--entity", "invoice:1")
+    key = f"tool-job:{job}:pay it"
+    own = unknown(shop.dsn, key.replace(" ", "'"), entity="invoice:1")
+    text = shop.jobs("show", job).out
+    named = f"tool-job:{job}:pay'it"
+    assert f"invoice:1 is held by its own command {named}, whose outcome is unknown" in text
+    shown = next(line for line in text.splitlines() if line.startswith("  fencegate commands show"))
+    program, *arguments = shlex.split(shown)
+    assert program == "fencegate"
+    assert fencegate(*arguments, dsn=shop.dsn).code == 0
+    decide = next(line for line in text.splitlines() if line.endswith("--executed --reason '…'"))
+    arguments = shlex.split(decide)[1:-1]
+    assert str(own.attempt) in arguments
+    assert fencegate(*arguments, "the ledger has it", dsn=shop.dsn).code == 0
+    assert "is held by" not in shop.jobs("show", job).out
+
+    in_flight(shop.dsn, "other", entity="invoice:1")
+    text = shop.jobs("show", job).out
+    assert "invoice:1 is held by another's command other, in flight for at most " in text
+    shop.end(Complete(shop.one().held, b"1"))
+    assert "is held by" not in shop.jobs("show", job).out
+
+
+def test_show_names_an_unknown_command_of_a_stage_before(shop: Shop) -> None:
+    job = shop.add("charge", "--entity", "invoice:1")
+    lease = shop.one()
+    unknown(shop.dsn, f"tool-job:{job}:pay", entity="invoice:1", fence=lease.fence)
+    shop.end(Complete(lease.held, b"1", NextStage("tell", "customer:7")))
+    assert f"invoice:1 is held by its own command tool-job:{job}:pay" in shop.jobs("show", job).out
+    shop.end(Complete(shop.one().held, b"2"))  # its result may be wrong, so it is told all the same
+    assert f"invoice:1 is held by its own command tool-job:{job}:pay" in shop.jobs("show", job).out
+    (open_command,) = shop.story(job)["open_commands"]
+    assert (open_command["entity"], open_command["is_unknown"]) == ("invoice:1", True)
+
+
+def test_show_says_what_becomes_of_what_was_sent(shop: Shop) -> None:
+    job, other = shop.add("charge"), shop.add("charge")
+    settled(shop.dsn, f"tool-job:{job}:pay", entity="invoice:1")
+    settled(shop.dsn, f"tool-job:{other}:pay", entity="invoice:2")
+    settled(shop.dsn, "order-17", entity=f"job:{job}")
+    lease = shop.one()
+    shop.jobs("cancel", str(lease.job), *WHY)
+    text = shop.jobs("show", job).out
+    assert "What it sent before may have happened" in text
+    line = next(line for line in text.splitlines() if line.startswith("  fencegate commands list"))
+    done = fencegate(*shlex.split(line)[1:], "--format", "jsonl", dsn=shop.dsn)
+    assert [json.loads(row)["key"] for row in done.out.splitlines()] == [f"tool-job:{job}:pay"]
+    none = fencegate("commands", "list", "--job", str(uuid4()), dsn=shop.dsn)
+    assert none.out == "no command matches\n"
+    shop.end(Fail(shop.one().held, "402", retry=False))
+    text = shop.jobs("show", other).out
+    assert "replayed then, not sent" in text
+    assert "A corrected wish is a new job with a new key." in text
+
+
+def test_show_says_that_nobody_has_a_handler(shop: Shop) -> None:
+    job = shop.add("charge")
+    shop.end(Complete(shop.one().held, b"1", NextStage("pay")))
+    for _ in range(2):
+        shop.end(HandBack(shop.one().held))
+    assert "handed back" not in shop.jobs("show", job).out
+    shop.end(HandBack(shop.one().held))
+    text = shop.jobs("show", job).out
+    assert "It was handed back 3 times in a row, last by w\\x1b1" in text
+    assert "no handler for stage pay of charge" in text
+
+
 def test_a_job_that_is_not_there_is_looked_for_elsewhere(shop: Shop) -> None:
     execute(shop.dsn, "insert into gateway.tenants (name) values ('billing')")
     job = shop.add("charge", "--key", "order-17", "--tenant", "billing")
@@ -335,6 +471,8 @@ def test_a_job_that_is_not_there_is_looked_for_elsewhere(shop: Shop) -> None:
     refused(shop.jobs("show", job, "--tenant", "nope"), 1, "there is no tenant 'nope'")
     for verb in ("cancel", "retry", "approve"):
         refused(shop.jobs(verb, job, *WHY), 1, "--tenant billing")
+        refused(shop.jobs(verb, "--key", "order-17", *WHY), 1, "key order-17", "--tenant billing")
+        refused(shop.jobs(verb, "--key", "order-18", *WHY), 1, "key order-18", "jobs list")
 
 
 # --- decisions -------------------------------------------------------------------------------
@@ -391,6 +529,19 @@ def test_a_stage_that_waits_runs_once_it_is_approved(shop: Shop) -> None:
     assert str(shop.one().job) == job
     assert shop.audit() == [("operator:ann", job, "stage pay approved: the ledger says so")]
     refused(shop.jobs("approve", job, *WHY), 1, "is running and waits for no approval")
+
+
+def test_decisions_take_the_key_as_well(shop: Shop) -> None:
+    job = shop.add("charge", "--key", "order-17")
+    named = ("--key", "order-17", *WHY)
+    refused(shop.jobs("approve", *named), 1, f"job {job} is queued and waits for no approval")
+    shop.end(Complete(shop.one().held, b"1", NextStage("pay", wait=True)))
+    assert f"job {job} may run on" in shop.jobs("approve", *named).out
+    assert f"job {job} is cancelled" in shop.jobs("cancel", *named).out
+    assert f"job {job} is queued again" in shop.jobs("retry", *named).out
+    assert [row[1] for row in shop.audit()] == [job] * 3
+    for verb in ("cancel", "retry", "approve"):
+        assert shop.jobs(verb, job, *named).code == 2
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,25 @@ def test_a_claim_repeated_while_the_first_still_commits_waits_for_its_leases(job
     assert len(jobs.claim(5)) == 1
 
 
+def test_a_claim_of_another_tenant_with_the_same_uuid_does_not_wait(jobs: Yard) -> None:
+    other, wish = sibling(jobs), uuid4()
+    jobs.add()
+    job = other.add()
+
+    async def work() -> list[Any]:
+        holder = await asyncpg.connect(jobs.dsn)
+        transaction = holder.transaction()
+        await transaction.start()
+        store = JobStore(OneConnection(holder))  # type: ignore[arg-type]
+        assert len(await store.claim(jobs.tenant, 1, "w", wish, [terms()])) == 1
+        leases = await other.store.claim(other.tenant, 1, "w", wish, [terms()])
+        await transaction.rollback()
+        await holder.close()
+        return leases
+
+    assert [lease.job for lease in jobs.run(work())] == [job]
+
+
 def test_claims_of_a_limited_tool_come_one_after_the_other(jobs: Yard) -> None:
     on = terms(max_running=1)
     jobs.add()

@@ -5,6 +5,8 @@ from tests.soak.mutant import Mutant
 __all__ = ["JOBS"]
 
 _SQL = "migrations/0007_work.sql"
+_CLAIM = "migrations/0010_claims.sql"
+_END = "migrations/0011_late_ends.sql"
 _STORE = "tests/contract/test_job_store.py::"
 _RACES = "tests/integration/test_job_races.py::"
 _PLANS = "tests/contract/test_job_plans.py::"
@@ -34,7 +36,7 @@ _UNLOCKED = ") as l\n"
 
 JOBS = [
     Mutant(
-        _SQL,
+        _CLAIM,
         "a claim passes over an entity that is locked",
         " skip locked) as e;\n        v_now := gateway.clock();\n        with leased",
         ") as e;\n        v_now := gateway.clock();\n        with leased",
@@ -48,7 +50,7 @@ JOBS = [
         (f"{_RACES}test_a_locked_entity_keeps_no_claim_from_the_others",),
     ),
     Mutant(
-        _SQL,
+        _END,
         "an end locks its entity before its lease",
         "        for no key update;\n    perform 1\n       from gateway.job_leases l\n",
         "        for no key update skip locked;\n    perform 1\n       from gateway.job_leases l\n",
@@ -62,7 +64,7 @@ JOBS = [
         (f"{_STORE}test_the_end_of_a_lease_frees_the_best_job_of_every_tool",),
     ),
     Mutant(
-        _SQL,
+        _CLAIM,
         "a limit that was raised or removed frees who was behind it",
         "    perform gateway.free_behind_users(p_tenant, p_tool, p_max_per_user);\n",
         "",
@@ -104,7 +106,7 @@ JOBS = [
         (f"{_STORE}test_a_worker_can_say_that_it_failed_whatever_its_error_holds",),
     ),
     Mutant(
-        _SQL,
+        _END,
         "every end of a lease raises the counter",
         "update gateway.entities e set fence = e.fence + 1, held = 0, touched_at = p_now",
         "update gateway.entities e set held = 0, touched_at = p_now",
@@ -138,7 +140,7 @@ JOBS = [
         (f"{_STORE}test_a_heartbeat_gives_a_full_lease_and_never_more_than_the_total",),
     ),
     Mutant(
-        _SQL,
+        _END,
         "the end of a lease that is over is not accepted",
         "     where l.job = i.job and l.fence = i.fence and l.lease_until > v_now;\n    perform",
         "     where l.job = i.job and l.fence = i.fence;\n    perform",
@@ -146,6 +148,13 @@ JOBS = [
             f"{_STORE}test_a_late_result_is_recorded_once_however_often_it_is_sent",
             f"{_RACES}test_a_result_that_waited_past_the_lease_is_rejected",
         ),
+    ),
+    Mutant(
+        _END,
+        "a result of a job that was never there leaves no row",
+        "           and (o.key is not null or exists (\n",
+        "           and (true or exists (\n",
+        (f"{_STORE}test_a_made_up_result_leaves_no_row_and_one_of_a_forgotten_job_does",),
     ),
     Mutant(
         _SQL,
@@ -162,7 +171,7 @@ JOBS = [
         (f"{_RACES}test_one_row_that_is_stuck_stops_no_reaper",),
     ),
     Mutant(
-        _SQL,
+        _END,
         "the end of a lease makes ready what was behind it",
         "    perform gateway.unblock(p_tenant, v_entity, v_tool, v_on_behalf);\n\n    -- Every",
         "    -- Every",
@@ -197,28 +206,36 @@ JOBS = [
         (f"{_STORE}test_an_entity_that_is_taken_does_not_keep_its_user_from_other_work",),
     ),
     Mutant(
-        _SQL,
+        _CLAIM,
         "claims of a limited tool come one after the other",
         "              where t.max_running is not null or t.max_per_user is not null\n",
         "              where false\n",
         (f"{_RACES}test_claims_of_a_limited_tool_come_one_after_the_other",),
     ),
     Mutant(
-        _SQL,
+        _CLAIM,
         "a claim that is repeated waits for the first",
-        "    perform pg_advisory_xact_lock(hashtextextended('fencegate claim ' || p_claim, 0));",
+        "    perform pg_advisory_xact_lock(\n"
+        "        hashtextextended(format('fencegate claim %s %s', p_tenant, p_claim), 0));\n",
         "",
         (f"{_RACES}test_a_claim_repeated_while_the_first_still_commits_waits_for_its_leases",),
     ),
     Mutant(
-        _SQL,
+        _CLAIM,
+        "a claim that is repeated is one of the same worker",
+        " and l.owner = p_owner;",
+        ";",
+        (f"{_STORE}test_the_claim_of_another_worker_with_the_same_uuid_is_a_wish_of_its_own",),
+    ),
+    Mutant(
+        _CLAIM,
         "nothing is claimed past its give_up_at",
         "(j.give_up_at <= v_now or j.attempts >= t.attempts)",
         "j.attempts >= t.attempts",
         (f"{_STORE}test_nothing_is_claimed_past_its_give_up",),
     ),
     Mutant(
-        _SQL,
+        _CLAIM,
         "a backlog is met once",
         "            perform gateway.set_behind(p_tenant, v_ids, p_tool, p_max_per_user);",
         "            null;",

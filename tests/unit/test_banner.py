@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gateway.banner import banner
+from gateway.drill.policy import policy_text
 from gateway.policy.tools import load_all
 
 POLICY = """
@@ -32,3 +35,33 @@ def test_tools_are_listed_where_there_are_any(tmp_path: Path) -> None:
     text = "[[tools]]\nname = 'charge'\n[[tools]]\nname = 'open_case'\n"
     (tmp_path / "tools.toml").write_text(text, encoding="utf-8")
     assert "tools     charge, open_case" in printed(tmp_path)
+
+
+HERE = POLICY.replace('"charge"', '"refund"').replace("charges", "refunds") + 'issuer = "here"\n'
+OUTSIDE = POLICY.replace("pay", "zoo").replace("account:{body./account}", "user:{body./user}")
+
+
+def test_the_sample_is_a_command_whose_fences_come_from_outside_and_never_the_drills(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "drill.toml").write_text(policy_text("http://127.0.0.1:9"), encoding="utf-8")
+    assert printed(tmp_path)[-1] == "curl http://127.0.0.1:1/readyz"
+    (tmp_path / "pay.toml").write_text(HERE, encoding="utf-8")
+    (tmp_path / "zoo.toml").write_text(OUTSIDE, encoding="utf-8")
+    lines = printed(tmp_path)
+    assert "/zoo/v1/charges" in lines[-1]
+    assert "X-Execution-Fence: 1'" in lines[-1]
+    assert not [line for line in lines if "/v1/fences" in line]
+
+
+@pytest.mark.parametrize("place", ["{header.X-Execution-Fence}", "{body./fence}", "{header.F}"])
+def test_where_fences_are_issued_here_the_sample_asks_for_one_first(
+    tmp_path: Path, place: str
+) -> None:
+    text = f'{HERE}fence_from = "{place}"\n'
+    (tmp_path / "pay.toml").write_text(text, encoding="utf-8")
+    ask, send = printed(tmp_path)[-2:]
+    assert ask.startswith("FENCE=$(curl -s http://127.0.0.1:1/v1/fences ")
+    assert '{"entity": "account:1"}' in ask
+    assert "/pay/v1/refunds" in send
+    assert "'$FENCE'" in send

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.leases import LeaseClass
 from gateway.worker.client import Client
+from gateway.worker.errors import LeaseLost
 from gateway.worker.keeper import Keeper
 from tests.kit.faults import until
 from tests.kit.upstream import Answer, Recorded, RecordingUpstream, respond
@@ -95,13 +96,15 @@ def test_an_own_end_that_was_faster_is_no_loss(gate: Gate, keeper: Keeper) -> No
 
 def test_a_lease_whose_executor_is_gone_is_left_to_time(gate: Gate, keeper: Keeper) -> None:
     alive = [True]
-    _, losses = tended(keeper, lease("j-1", terms=QUICK), alive=lambda: alive[0])
+    kept, losses = tended(keeper, lease("j-1", terms=QUICK), alive=lambda: alive[0])
     tended(keeper, lease("j-2", terms=QUICK))
     until(lambda: gate.beats("j-1") >= 2, "heartbeats")
     alive.clear()
     alive.append(False)
     until(lambda: gate.beats("j-1") < gate.beats("j-2") - 2, "heartbeats without it")
     assert losses == []
+    with pytest.raises(LeaseLost):  # nobody would deliver its end
+        kept.check()
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,17 @@ def test_a_job_that_comes_back_ends_the_lease_before(gate: Gate, keeper: Keeper)
     before = second.trust
     until(lambda: second.trust != before, "a confirmation")
     assert (second.lost, others) == (None, [])
+
+
+def test_a_job_that_comes_back_before_the_answer_to_its_end_was_not_lost(
+    gate: Gate, keeper: Keeper
+) -> None:
+    first, losses = tended(keeper, lease("j-1", terms=QUICK))
+    first.close()
+    second, _ = tended(keeper, lease("j-1", fence=8, terms=QUICK))
+    before = second.trust
+    until(lambda: second.trust != before, "a confirmation")
+    assert (first.lost, losses, second.lost) == (None, [], None)
 
 
 def test_what_was_dropped_is_not_beaten_for(gate: Gate, keeper: Keeper) -> None:

@@ -86,9 +86,10 @@ def test_the_gateway_refuses_what_a_zombie_sends_inside_its_own_window(made: Rig
     with CuttingProxy(made.gateway.url) as proxy:
         first = made.worker(HOLD_THEN_ACT, *ALONE, url=proxy.url)
         asked(made, "hold")
+        # Before the first one's window begins to end: a process takes its time to start.
+        made.worker(HOLD_THEN_ACT).wait_for("worker_started")
         proxy.mute("POST /v1/jobs/heartbeat")
         made.leases_end()
-        made.worker(HOLD_THEN_ACT)
         made.wait_for_state(job, "succeeded")
         holds.gate.release()
         lost = first.wait_for("heartbeat_lost", job=job, reason="taken")

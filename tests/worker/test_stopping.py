@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests.kit.cutting import CuttingProxy
+from tests.kit.faults import until
 from tests.worker.code import HOLD_THEN_ACT, HOLD_THEN_ACT_IN_A_THREAD, act
 from tests.worker.rig import Rig
 from tests.worker.test_losses import Holds, asked
@@ -44,6 +45,38 @@ def test_what_is_not_done_is_handed_back_and_does_not_count(shared: Rig) -> None
     found = shared.wait_for_state(job, "succeeded", "failed")
     assert (found["state"], found["attempts"]) == ("succeeded", 1)
     assert shared.effects("acts") == [{"n": 1}]
+
+
+GOES_ON = """
+from gateway.worker import Worker, LeaseLost
+import asyncio, sys, time
+
+worker = Worker()
+
+
+def go_on(job):
+    print("goes on", file=sys.stderr, flush=True)
+    try:
+        while True:
+            job.check()
+            time.sleep(0.01)
+    except LeaseLost as error:
+        print(f"goes on: {error.reason}", file=sys.stderr, flush=True)
+
+
+@worker.tool("order")
+async def handle(job):
+    await asyncio.to_thread(go_on, job)
+"""
+
+
+def test_a_thread_of_a_job_that_was_handed_back_may_do_nothing_more(shared: Rig) -> None:
+    job = shared.add()
+    worker = shared.worker(GOES_ON, "--drain", "0")
+    until(lambda: "goes on" in worker.said, "the thread")
+    assert worker.stop() == 0  # it waits for the thread, which hears of it
+    assert "goes on: ended" in worker.said
+    assert shared.job(job)["attempts"] == 0
 
 
 def test_a_thread_that_goes_on_past_the_drain_is_beaten_for_until_it_is_out(shared: Rig) -> None:

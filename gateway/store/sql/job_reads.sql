@@ -64,6 +64,23 @@ select j.state as place, l.job as holder, l.owner
   left join gateway.job_leases l on l.tenant = j.tenant and l.entity = j.entity
  where j.tenant = $1 and j.id = $2;
 
+-- name: open
+-- guard: none, it only reads, by primary key: the unsettled commands that hold these entities open.
+-- $1 tenant, $2 entities.
+select c.key, c.policy, c.entity, c.attempt, c.deadline <= n.now as is_unknown,
+       ceil(extract(epoch from c.deadline - n.now))::bigint as remaining_s
+  from (select gateway.clock() as now offset 0) n
+ cross join (select distinct i.entity from unnest($2::text[]) as i (entity)) as i
+ cross join lateral (
+    select e.open_key from gateway.entities e
+     where e.tenant = $1 and e.entity = i.entity
+    offset 0) as e
+ cross join lateral (
+    select c.* from gateway.commands c
+     where c.tenant = $1 and c.key_digest = e.open_key and c.settled_at is null
+    offset 0) as c
+ order by c.entity;
+
 -- name: trail
 -- guard: none, it only reads: what the audit says of one job, and of the fences that it was given; the
 -- latest rows.

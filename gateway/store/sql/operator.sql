@@ -2,7 +2,9 @@
 -- guard: none, it only reads. The state is derived at one reading of the clock.
 -- $1 tenants, $2 state, $3 entity, $4 key digests (of one key, under each tenant's salt), $5 policy,
 -- each null for any; $6, $7, $8 admission, tenant and digest of the last row seen, null for the
--- first page; $9 rows. Recorded responses are left out: a page of them would be megabytes.
+-- first page; $9 rows; $10 what the key begins with, $11 since when it was admitted, each null for
+-- any: keys are digests in the index, so a job's are found among what is younger than the job.
+-- Recorded responses are left out: a page of them would be megabytes.
 select *
   from (
     select t.name as tenant_name, c.tenant, c.key_digest, c.key, c.policy, c.entity, c.fence,
@@ -20,6 +22,8 @@ select *
        and ($3::text is null or c.entity = $3)
        and ($4::bytea[] is null or c.key_digest = any ($4))
        and ($5::text is null or c.policy = $5)
+       and ($10::text is null or starts_with(c.key, $10))
+       and ($11::timestamptz is null or c.admitted_at >= $11)
        and ($6::timestamptz is null
             or (c.admitted_at <= $6
                 and (c.admitted_at, c.tenant, c.key_digest) < ($6, $7::int, $8::bytea)))
@@ -27,6 +31,18 @@ select *
  where $2::text is null or c.state = $2
  order by c.admitted_at desc, c.tenant desc, c.key_digest desc
  limit $9::bigint;
+
+-- name: job_made
+-- guard: none, it only reads, by primary key: when the first job of that id was made, by tenant.
+-- $1 tenants, null for any; $2 job.
+select min(m.created_at)
+  from gateway.tenants t
+ cross join lateral (
+    select j.created_at from gateway.jobs j where j.tenant = t.tenant and j.id = $2
+    union all
+    select h.created_at from gateway.job_history h where h.tenant = t.tenant and h.id = $2
+ ) m
+ where $1::int[] is null or t.tenant = any ($1);
 
 -- name: show
 -- guard: none, it only reads.

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from gateway.cli import options
 from gateway.cli.main import main
+
+FENCEGATE = (sys.executable, "-m", "gateway.cli")
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,41 @@ def test_what_is_no_time_is_told_so(typed: str) -> None:
 
 @pytest.mark.parametrize("typed", ["", "  ", "\udcff"])
 def test_texts_have_something_in_them(typed: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        options.text(typed)
+    for kind in (options.text, options.exact, options.name):
+        with pytest.raises(argparse.ArgumentTypeError):
+            kind(typed)
+
+
+def test_what_is_looked_for_is_taken_as_it_was_typed() -> None:
+    assert options.text(" a ") == "a"
+    assert options.exact(" a ") == " a "
+    assert options.name("a b") == "a b"
+
+
+def test_a_closed_output_is_said_before_anything_is_done() -> None:
+    done = subprocess.run(
+        [*FENCEGATE, "check", "--schema"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert done.returncode == 2
+    assert done.stderr == "fencegate: standard output is closed; send it somewhere\n"
+
+
+@pytest.mark.parametrize(
+    "argv", [["explain", "POST", "/x", "--body", "-"], ["jobs", "enqueue", "charge", "-"]]
+)
+def test_a_closed_input_is_one_line(argv: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text('[[tools]]\nname = "charge"\n')
+    done = subprocess.run(
+        [*FENCEGATE, *argv, "--policies", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.close(0),
+    )
+    assert done.returncode == 2
+    assert done.stderr == "fencegate: standard input is closed; name a file, or send it there\n"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +85,7 @@ def test_texts_have_something_in_them(typed: str) -> None:
         ["nonsense"],
         ["help", "nonsense"],
         ["audit", "--since", "yesterday"],
+        ["audit", "--since", "0001-01-01T00:00:00+23:59"],
         ["audit", "--event", "nonsense"],
         ["audit", "--event", "heartbeat_lost"],
         ["audit", "--limit", "-1"],
@@ -68,6 +108,12 @@ def test_texts_have_something_in_them(typed: str) -> None:
         ["jobs", "enqueue"],
         ["jobs", "enqueue", "charge", "--run-at", "15m ago"],
         ["jobs", "enqueue", "charge", "--run-at", "2026-01-31T12:00:00"],
+        ["jobs", "enqueue", "charge", "--run-at", "0001-01-01T00:00:00+23:59"],
+        ["jobs", "enqueue", "charge", "--give-up-at", "9999-12-31T23:59:59-23:59"],
+        ["jobs", "enqueue", "charge", "--entity", " x"],
+        ["jobs", "enqueue", "charge", "--key", "k\t"],
+        ["jobs", "enqueue", "charge", "--session", " s"],
+        ["jobs", "enqueue", "charge", "--on-behalf", "u "],
         ["jobs", "enqueue", "charge", "--priority", "high"],
         ["jobs", "list", "--state", "ready"],
         ["jobs", "show"],
@@ -76,6 +122,10 @@ def test_texts_have_something_in_them(typed: str) -> None:
         ["jobs", "cancel", "00000000-0000-4000-8000-000000000000"],
         ["jobs", "cancel", "00000000-0000-4000-8000-000000000000", "--reason", "…"],
         ["jobs", "retry", "--reason", "x"],
+        *(
+            ["jobs", what, "00000000-0000-4000-8000-000000000000", "--reason", "r" * 4_001]
+            for what in ("retry", "cancel", "approve")
+        ),
         ["jobs", "approve", "00000000-0000-4000-8000-000000000000"],
         ["serve", "--port", "65536"],
     ],

@@ -14,6 +14,7 @@ from gateway.core.keys import Refusal
 from gateway.core.model import Headers
 from gateway.core.outline import Differences
 from gateway.policy import Derived, Match, Policies, check_head, check_passage, derive
+from gateway.policy.derive import key_and_fence
 from tests.unit.policy.conftest import Load
 from tests.unit.policy.texts import command, policy
 
@@ -50,6 +51,14 @@ def refused(result: Derived | Refusal, kind: str) -> str:
     assert result.type == kind
     assert result.detail.endswith(".")
     return result.detail
+
+
+def known(
+    policies: Policies, headers: Headers, body: bytes | None
+) -> tuple[str | None, int | None]:
+    match = policies.match("POST", PATH)
+    assert isinstance(match, Match), match
+    return key_and_fence(match, b"", headers, body)
 
 
 def lacking(name: bytes, headers: Headers = BASE) -> Headers:
@@ -209,6 +218,9 @@ def test_the_entity_field_must_agree(charges: Policies) -> None:
             "entity_sent": sent.decode("latin-1"),
         }
         assert detail.isascii()
+        assert known(charges, (*BASE, (name, sent)), BODY) == ("k-1", 42)
+    assert known(charges, lacking(b"Idempotency-Key"), BODY) == (None, 42)
+    assert known(charges, with_fence(b"x"), None) == ("k-1", None)
     twice = ((name, b"account:acc-1"),) * 2
     refused(ask(charges, BASE + twice), "request-invalid")
     refused(ask(charges, (*BASE, (name, b""))), "request-invalid")
@@ -626,6 +638,9 @@ def test_a_head_that_depends_on_the_body(charges: Policies, load_text: Load) -> 
     more = "key = '{body./k}'\nfence_from = '{body./fence}'"
     inside = load_text(policy(command(entity="a:{body./id}", more=more)))
     assert head(inside, (BASE[0],)) is None
+    told = lacking(b"X-Execution-Fence")
+    assert known(inside, told, b'{"k": "a", "fence": 9}') == ("a", 9)
+    assert known(inside, told, None) == (None, None)
     refused(head(inside, ()) or derived(ask(charges)), "body-unreadable")
     refused(head(inside, (BASE[0], (b"x-execution-fence", b"x"))) or derived(ask(charges)),
             "fence-invalid")  # fmt: skip

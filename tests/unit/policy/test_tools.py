@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,70 @@ def test_names_for_metrics_are_lists_of_their_own(tmp_path: Path) -> None:
     assert error.startswith("tools.toml: models[0]: ")
 
 
+@pytest.mark.parametrize("field", ["models", "providers"])
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["m"] * 2, "[1]: 'm' is listed before; remove one"),
+        (["m", "other"], "[1]: 'other' is what metrics call all that is not listed; remove it"),
+        (["none"], "[0]: 'none' is what metrics call"),
+        (["\x1b[31m"], "[0]: has a control character, or a blank at an end; take it out"),
+        (["a\nb"], "[0]: has a control character"),
+        ([" m"], "[0]: has a control character, or a blank at an end"),
+        (["m" * 129], "[0]: has 129 characters; shorten it to 128 at most"),
+        ([f"m{n}" for n in range(51)], ": lists 51 names, and metrics tell 50 apart; keep those"),
+    ],
+)
+def test_names_for_metrics_have_mistakes_of_their_own(
+    tmp_path: Path, field: str, names: list[str], said: str
+) -> None:
+    (error,) = errors(tmp_path, f"{field} = {json.dumps(names)}\n" + tool())
+    assert error.startswith(f"tools.toml: {field}{said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"x = {'9' * 5_000}\n", "has a number of thousands of digits; shorten it"),
+        (f"x = {'[' * 5_000}{']' * 5_000}\n", "is nested hundreds of levels deep; flatten it"),
+    ],
+)
+@pytest.mark.parametrize("file", ["tools.toml", "pay.toml"])
+def test_what_the_reader_cannot_hold_is_a_mistake_of_the_file(
+    tmp_path: Path, file: str, text: str, said: str
+) -> None:
+    (tmp_path / "zero.toml").write_text("name = 'zero'\n", encoding="utf-8")
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    with pytest.raises(PolicyErrors) as caught:
+        load_all(tmp_path, {})
+    assert f"{file}: {said}" in map(str, caught.value.errors)
+
+
+def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
+    path = tmp_path / "tools.toml"
+
+    def error() -> str:
+        with pytest.raises(PolicyErrors) as caught:
+            load_tools(tmp_path)
+        return str(caught.value)
+
+    path.mkdir()
+    assert error() == "tools.toml: is not a file; make it one, or remove it"
+    path.rmdir()
+    os.mkfifo(path)  # whoever opened it would wait for ever
+    assert error() == "tools.toml: is not a file; make it one, or remove it"
+    path.unlink()
+    path.symlink_to(tmp_path / "nothing")
+    assert error().endswith("make what it links to, or remove the link")
+    path.unlink()
+    path.symlink_to(path)
+    assert error().startswith("tools.toml: cannot be read (")
+    path.unlink()
+    (tmp_path / "elsewhere").write_text(tool(), encoding="utf-8")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert list(load_tools(tmp_path).by_name) == ["charge"]
+
+
 def test_the_class_of_a_tool_that_has_left_is_the_default(tmp_path: Path) -> None:
     tools = loaded(tmp_path, tool("attempts = 2"))
     assert tools.lease_class("charge").attempts == 2
@@ -77,7 +143,7 @@ def test_an_unknown_tool_is_told_which_it_may_have_meant(tmp_path: Path) -> None
 def test_the_example_is_complete_and_loads(tmp_path: Path) -> None:
     text = (SHIPPED / "tools.toml.example").read_text(encoding="utf-8")
     tools = loaded(tmp_path, text)
-    assert len(tools.by_name) == 2
+    assert list(tools.by_name) == ["open_case", "charge", "plan_charge", "plan_case", "node_charge"]
     named = [line.partition("=")[0].strip() for line in text.splitlines() if "=" in line]
     assert {*LeaseClass.__slots__, "name", "max_running", "max_running_per_user"} <= set(named)
 

@@ -44,8 +44,26 @@ def test_the_upstreams_final_answer_is_the_answer(outcome: str, status: int) -> 
     assert read_answer(outcome, status, None) == Settled()
 
 
-def test_a_problem_of_a_gateway_behind_this_one_is_an_answer_like_any_other() -> None:
-    assert read_answer("applied", 412, problem("fence-stale")) == Settled()
+@pytest.mark.parametrize("outcome", ["applied", "replayed", "unguarded"])
+@pytest.mark.parametrize("name", ["fence-stale", "key-reused", "unauthenticated", "later"])
+def test_a_problem_of_a_gateway_behind_this_one_is_an_answer_like_any_other(
+    outcome: str, name: str
+) -> None:
+    assert read_answer(outcome, 412, problem(name)) == Settled()
+
+
+@pytest.mark.parametrize("name", ["fence-stale", "response-incomplete", "key-reused"])
+def test_what_did_nothing_is_asked_again_whatever_it_says(name: str) -> None:
+    meaning = read_answer("not-executed", 429, problem(name))
+    assert isinstance(meaning, Act)
+    assert (meaning.action, meaning.type) == ("retry", "not-executed")
+
+
+@pytest.mark.parametrize("name", ["not-sent", "outcome-unknown"])
+def test_a_safe_request_without_an_answer_is_asked_again(name: str) -> None:
+    meaning = read_answer("unguarded", 502, problem(name, retry="same-key"))
+    assert isinstance(meaning, Act)
+    assert meaning.action == "retry"
 
 
 def test_an_answer_that_was_cut_short_is_this_gateways_own_word() -> None:
@@ -92,3 +110,29 @@ def test_a_command_that_may_be_on_its_way_is_marked_so() -> None:
         meaning = read_answer("rejected", 409, problem(name, sent=sent))
         assert isinstance(meaning, Act)
         assert meaning.maybe == maybe, name
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "undone"),
+    [
+        ("not-sent", {}, True),
+        ("entity-busy", {}, True),
+        ("entity-unresolved", {}, True),
+        ("not-sent", {"sent": "unknown"}, False),
+        # Said before the key was looked up.
+        ("overloaded", {}, False),
+        ("store-unavailable", {}, False),
+        ("unauthenticated", {}, False),
+        ("in-flight", {}, False),
+    ],
+)
+def test_that_nothing_happened_is_known_only_of_a_key_that_was_looked_up(
+    name: str, members: dict[str, object], undone: bool
+) -> None:
+    meaning = read_answer("rejected", 409, problem(name, **members))
+    assert isinstance(meaning, Act)
+    assert meaning.undone == undone
+
+
+def test_an_outcome_of_a_later_release_says_nothing() -> None:
+    assert read_answer("postponed", 409, problem("fence-stale")) == Strange()

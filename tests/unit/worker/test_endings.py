@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.jobs import DELAY_LIMIT_MS, ERROR_LIMIT, PAYLOAD_LIMIT
 from gateway.worker.endings import (
+    FINAL,
     Completed,
     End,
     Failed,
+    Gone,
     HandedBack,
     Next,
     Outcome,
@@ -21,10 +25,13 @@ from gateway.worker.endings import (
     Returned,
     body_of,
     ending,
+    why_of,
 )
 from gateway.worker.errors import (
     Executed,
     LeaseLost,
+    Misuse,
+    NoAnswer,
     NotSent,
     OutcomeUnknown,
     OwnershipUnknown,
@@ -82,7 +89,7 @@ def test_what_cannot_be_kept_fails_for_good(value: object, told: str) -> None:
         (Refused("key-reused", "no"), False),
         (Executed("yes"), False),
         (NotSent("no"), True),
-        (OutcomeUnknown("perhaps"), True),
+        (Misuse("no"), False),
         (OwnershipUnknown("perhaps"), True),
         (KeyError("x"), True),
         (SystemExit(1), True),
@@ -114,6 +121,108 @@ def test_a_handler_that_the_stop_cancelled_is_handed_back() -> None:
     assert ending(Raised(asyncio.CancelledError()), lost=None, drained=True) == HandedBack()
     failed = ending(Raised(KeyError()), lost=None, drained=True)
     assert isinstance(failed, Failed)
+
+
+@pytest.mark.parametrize(
+    ("error", "delay_s"),
+    [
+        (OutcomeUnknown("perhaps", step="a"), 60),
+        (OutcomeUnknown("perhaps", retry_after_s=300), 300),
+        (OutcomeUnknown("perhaps", retry_after_s=1e9), DELAY_LIMIT_MS / 1000),
+        (NotSent("waits", unresolved=True, retry_after_s=30), 60),
+    ],
+)
+def test_what_waits_for_a_decision_is_handed_back(error: BaseException, delay_s: float) -> None:
+    assert end_of(Raised(error)) == HandedBack(delay_s)
+
+
+def test_what_nothing_runs_is_handed_back() -> None:
+    assert end_of(Gone("no thread")) == HandedBack(60)
+    assert ending(Gone("no thread"), lost="taken", drained=False) is None
+
+
+def status_error(status: int, *, final: bool) -> httpx.HTTPStatusError:
+    extensions = {FINAL: "a"} if final else {}
+    request = httpx.Request("POST", "http://h/a")
+    response = httpx.Response(status, request=request, extensions=extensions)
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        response.raise_for_status()
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [302, 402, 500])
+def test_a_final_status_fails_for_good_and_says_what_to_do(status: int) -> None:
+    end = end_of(Raised(status_error(status, final=True)))
+    assert isinstance(end, Failed)
+    assert not end.retry
+    assert f"answer {status} is final for this key" in end.error
+    assert "a new job, with a new key" in end.error
+
+
+def test_another_status_is_a_failure_like_any_other() -> None:
+    end = end_of(Raised(status_error(503, final=False)))
+    assert isinstance(end, Failed)
+    assert end.retry
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([KeyError("x"), OutcomeUnknown("perhaps"), Unretryable("no")], HandedBack(60)),
+        ([OutcomeUnknown("perhaps"), LeaseLost("taken")], None),
+    ],
+)
+def test_of_a_group_the_most_careful_decides(
+    errors: list[Exception], expected: HandedBack | None
+) -> None:
+    assert end_of(Raised(ExceptionGroup("g", errors))) == expected
+    nested = ExceptionGroup("g", [ValueError(), ExceptionGroup("h", errors)])
+    assert end_of(Raised(nested)) == expected
+
+
+def test_a_group_of_failures_fails_as_its_gravest() -> None:
+    end = end_of(Raised(ExceptionGroup("g", [KeyError("x"), Unretryable("no")])))
+    assert isinstance(end, Failed)
+    assert not end.retry
+    later = end_of(Raised(ExceptionGroup("g", [RetryLater("later", 7)])))
+    assert isinstance(later, Failed)
+    assert later.delay_s == 7
+
+
+class Odd(dict[str, int]):
+    def items(self) -> Any:
+        raise SystemExit(3)
+
+
+def test_a_value_whose_own_code_fails_is_no_json() -> None:
+    end = end_of(Returned(Odd(a=1)))
+    assert isinstance(end, Failed)
+    assert not end.retry
+    assert "type Odd is not JSON" in end.error
+
+
+def test_only_the_librarys_own_sentences_are_told() -> None:
+    for own in (Misuse("m"), NoAnswer("n"), OutcomeUnknown("o"), Refused("t", "d"), Executed("e")):
+        assert why_of(own) == str(own)
+    assert "402" in (why_of(status_error(402, final=True)) or "")
+
+    class Theirs(Refused):
+        pass
+
+    for other in (
+        ValueError("v"),
+        Unretryable("u"),
+        RetryLater("l", 1),
+        Theirs("t", "d"),
+        status_error(503, final=False),
+    ):
+        assert why_of(other) is None
+
+
+@pytest.mark.parametrize("delay_s", ["5", None, float("nan"), True])
+def test_a_delay_that_is_no_number_is_told_when_it_is_made(delay_s: Any) -> None:
+    with pytest.raises(Misuse, match="seconds as a number"):
+        RetryLater("later", delay_s)
 
 
 class Untold(Exception):

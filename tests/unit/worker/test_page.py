@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import get_args
 
 from gateway.worker import Job
@@ -39,8 +40,18 @@ def test_what_a_job_has_is_listed() -> None:
     assert listed == public
 
 
+def test_the_events_are_listed() -> None:
+    text, _, _ = section("## What does it log and measure?").partition("With `--metrics-port`")
+    listed = {name for row in rows(text) for name in words(row[0])}
+    folder = Path(inspect.getfile(Job)).parent
+    source = "".join(each.read_text(encoding="utf-8") for each in folder.glob("*.py"))
+    written = set(re.findall(r"""(?:event|tell|_tell)\(\s*"([a-z_]+)\"""", source))
+    assert listed == written | {"handlers_blocked", "handlers_go_on"}
+
+
 def test_the_metrics_are_listed() -> None:
-    table = rows(section("## What does it log and measure?"))
+    _, _, text = section("## What does it log and measure?").partition("With `--metrics-port`")
+    table = rows(text)
     metrics = Metrics(lambda: (0, 0.0, 0.0))
     made = {family.name for family in metrics.registry.collect()}
     assert {words(row[0])[0].removesuffix("_total") for row in table} == made

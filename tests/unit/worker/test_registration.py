@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from gateway.store.jobs import CLAIM_LIMIT as STORES_LIMIT
 from gateway.worker import Job, Worker
 from gateway.worker.client import where
 from gateway.worker.running import CLAIM_LIMIT, is_coroutine_function
+from gateway.worker.worker import importing
 
 
 async def later(job: Job) -> None: ...
@@ -45,6 +47,21 @@ def test_a_handler_takes_the_job(handler: object) -> None:
         Worker().tool("order")(handler)  # type: ignore[type-var]
 
 
+def test_a_handler_that_does_not_is_found() -> None:
+    def wrong() -> None: ...
+
+    line = wrong.__code__.co_firstlineno
+    with pytest.raises(ConfigurationError, match=rf"wrong \(.*test_registration.py:{line}\)"):
+        Worker().tool("order")(wrong)  # type: ignore[type-var]
+
+
+def test_a_worker_does_not_run_inside_an_import() -> None:
+    worker = Worker()
+    worker.tool("order")(at_once)
+    with importing(), pytest.raises(ConfigurationError, match='if __name__ == "__main__"'):
+        worker.run()
+
+
 @pytest.mark.parametrize("name", ["", "x" * 65])
 def test_names_have_their_length(name: str) -> None:
     with pytest.raises(ConfigurationError, match="1 to 64 characters"):
@@ -56,8 +73,18 @@ def test_a_worker_without_tools_does_not_run() -> None:
         Worker().run()
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"concurrency": 1001}, {"drain_s": -1}])
-def test_options_have_bounds(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"concurrency": 1001},
+        {"drain_s": -1},
+        {"drain_s": float("nan")},
+        {"metrics_port": 70000},
+        {"metrics_port": -5},
+    ],
+)
+def test_options_have_bounds(options: dict[str, Any]) -> None:
     worker = Worker()
     worker.tool("order")(at_once)
     with pytest.raises(ConfigurationError, match="is not within"):
@@ -77,7 +104,17 @@ def test_a_claim_takes_as_many_as_the_store_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h", "h:8080", "http://", "http://u:p@h", "http://h?x=1", "http://h:port"]
+    "url",
+    [
+        "ftp://h",
+        "h:8080",
+        "http://",
+        "http://u:p@h",
+        "http://h?x=1",
+        "http://h:port",
+        "http://h:99999",
+        "http://h:0",
+    ],
 )
 def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(ConfigurationError, match="FENCEGATE_URL"):

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.leases import DRIFT
-from gateway.worker.trust import Trust, confirmed, granted, refused, retry_in, standing
+from gateway.core.leases import DRIFT, REQUEST_TIMEOUT_S, LeaseClass, mistakes, next_beat
+from gateway.worker.trust import (
+    Trust,
+    confirmed,
+    granted,
+    refused,
+    retry_in,
+    standing,
+    usual_timeout_s,
+)
 
 LEASE_S, TOTAL_S = 60.0, 600.0
 
@@ -112,3 +120,14 @@ def test_the_first_repeat_comes_after_a_quarter_of_a_second() -> None:
 
 def test_a_repeat_never_comes_later_than_the_heartbeat() -> None:
     assert retry_in(1, 0.1) == pytest.approx(0.1)
+
+
+def test_what_a_try_may_take_is_always_left_while_heartbeats_are_answered() -> None:
+    tightest = LeaseClass(lease_s=2 * 0.4 + 0.1 + REQUEST_TIMEOUT_S, heartbeat_s=0.4, jitter_s=0.1)
+    for terms in (LeaseClass(), tightest, LeaseClass(lease_s=600, heartbeat_s=100, jitter_s=0)):
+        assert not [each for each in mistakes(terms) if each.field == "lease_s"]
+        trust = granted(0, 0, int(terms.lease_s * 1000), 3_600_000)
+        last = next_beat(0, terms, 1)  # as late as a heartbeat may be
+        usual_s = usual_timeout_s(terms)
+        assert 4 < usual_s <= 30
+        assert standing(trust, last, usual_s) == "held"
