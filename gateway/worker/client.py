@@ -59,12 +59,12 @@ _MEND_URL = "is FENCEGATE_URL right, and does the gateway run?"
 
 _MEND_TLS = "does FENCEGATE_URL say https where nothing speaks TLS, or name another host?"
 
-_NO_ROUTE = "; is FENCEGATE_URL the gateway's address alone, without a path such as /v1?"
+_NO_ROUTE = "is FENCEGATE_URL the gateway's address alone, without a path such as /v1?"
 
 # What a route of ours refuses by a setting of the caller's.
 _MENDS = {
-    "unauthenticated": "; set FENCEGATE_KEY to a token of `fencegate keys add`",
-    "forbidden": "; FENCEGATE_KEY is the key that may not",
+    "unauthenticated": "set FENCEGATE_KEY to a token of `fencegate keys add`",
+    "forbidden": "FENCEGATE_KEY is the key that may not",
     "no-policy": _NO_ROUTE,
     "method-not-allowed": _NO_ROUTE,
 }
@@ -271,7 +271,8 @@ def _document(answer: httpx.Response, reader: Callable[[bytes], object]) -> obje
             f"status {answer.status_code}: {members.get('detail', 'no reason is given')}"
         )
     kind = name.removeprefix(PREFIX)
-    raise Refused(kind, str(members.get("detail", "")) + _MENDS.get(kind, ""))
+    detail, mend = str(members.get("detail", "")), _MENDS.get(kind)
+    raise Refused(kind, detail if mend is None else f"{detail.rstrip('.')}; {mend}")
 
 
 def _read(reader: Callable[[object], T], document: object) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -56,13 +57,17 @@ class HandlerLoop:
                 except (SystemExit, KeyboardInterrupt) as error:
                     # The task that raised it has it as its result; what is ready runs next time.
                     event("handlers_interrupted", level="error", error=type(error).__name__)
+        except Exception:
+            # Not by the thread's own hook, whose lines would fall between those of the log.
+            logging.getLogger(__name__).exception("the event loop of the async handlers has ended")
         finally:
             # A task that did not let itself be cancelled ends here, without a word of asyncio's.
             self.loop.set_exception_handler(lambda _loop, _context: None)
             self._ended = True
             for each in list(self._running):
                 each.gone("the event loop of the async handlers has ended")
-            self.loop.close()  # which may fail where a handler broke it
+            with contextlib.suppress(Exception):  # where a handler broke it
+                self.loop.close()
 
     def alive(self) -> bool:
         return self._thread.is_alive()

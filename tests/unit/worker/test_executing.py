@@ -93,8 +93,9 @@ def test_a_loop_that_a_handler_stopped_goes_on(loop: HandlerLoop) -> None:
     assert outcome(loop, fine) == Returned("fine")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_ran_in_a_loop_that_is_gone_is_told_so(loop: HandlerLoop) -> None:
+def test_what_ran_in_a_loop_that_is_gone_is_told_so(
+    loop: HandlerLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     began = threading.Event()
 
     async def handler(_: Job) -> None:
@@ -118,6 +119,8 @@ def test_what_ran_in_a_loop_that_is_gone_is_told_so(loop: HandlerLoop) -> None:
     with pytest.raises(RuntimeError):
         loop.begin(fine, JOB, lambda: None)
     assert loop.lag_s() == 0
+    (record,) = [each for each in caplog.records if each.name.startswith("gateway")]
+    assert "its selector is broken" in str(record.exc_info)
 
 
 @pytest.mark.parametrize("how", ["async", "thread"])
