@@ -211,7 +211,7 @@ _CORE = [
         (f"{_AUTH}test_anything_else_is_nobody",),
     ),
     Mutant(
-        "gateway/core/issuing.py",
+        "gateway/core/asking.py",
         "only what is declared as JSON asks for a fence",
         'if body.declared != "json":',
         "if False:",
@@ -227,15 +227,15 @@ _CORE = [
     Mutant(
         "gateway/api/fences.py",
         "a fence is issued to the tenant of the key",
-        "issue(asked.principal.tenant, asked.entity)",
-        "issue(1, asked.entity)",
+        "self._store.issue(tenant, entity)",
+        "self._store.issue(1, entity)",
         (f"{_ISSUES}test_a_key_is_asked_for_and_tenants_share_no_counter",),
     ),
     Mutant(
         "gateway/api/fences.py",
         "those who ask for one entity leave turns to others",
-        "as limit, own, self._turns:",
-        "as limit, self._turns:",
+        "own = frozenset({entity})",
+        "own: frozenset[str] = frozenset()",
         (f"{_ISSUES}test_who_asks_for_a_locked_entity_keeps_no_turn_from_others",),
     ),
 ]
