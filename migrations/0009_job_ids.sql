@@ -5,6 +5,8 @@
 -- Guard: a job is inserted only where its key is new. For a known key the first job comes back with
 -- what became of it; same: tool and payload are equal. A repeated call with the same ids finds its own.
 -- Fails with unique_violation where an id is that of a job with another key.
+-- Of a key whose job is in neither table any more nothing can be said, so its state is `forgotten`, and
+-- same is false: nobody knows what it wished.
 create or replace function gateway.enqueue_jobs(
     p_tenant int, p_id uuid[], p_key text[], p_tool text[], p_session text[], p_on_behalf text[],
     p_model text[], p_provider text[], p_stage text[], p_entity text[], p_payload bytea[],
@@ -55,8 +57,10 @@ begin
 
     -- A fresh snapshot: the first job of a key may have been committed meanwhile.
     return query
-    select i.ord, k.job, i.tool = coalesce(j.tool, h.tool) and i.payload = coalesce(j.payload, h.payload),
-           coalesce(j.state, h.state), h.result, coalesce(h.error, j.last_error)
+    select i.ord, k.job,
+           coalesce(i.tool = coalesce(j.tool, h.tool) and i.payload = coalesce(j.payload, h.payload),
+                    false),
+           coalesce(j.state, h.state, 'forgotten'), h.result, coalesce(h.error, j.last_error)
       from unnest(p_key, p_tool, p_payload) with ordinality as i (key, tool, payload, ord)
       join gateway.job_keys k on k.tenant = p_tenant and k.key = any (p_key) and k.key = i.key
       left join gateway.jobs j on j.tenant = p_tenant and j.id = k.job
