@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gateway import faults
 from gateway.api import openapi
 from gateway.api.door import Door
 from gateway.api.fences import PATH as FENCES
@@ -152,6 +153,7 @@ class Gateway:
             log.event("draining", attempts=len(self._endpoint.running))
         self._drained_by = now_s() + self.settings.drain_s
         self.room.close()
+        faults.reach("drain.begun")
 
     async def close(self) -> None:
         """Drain, settle, then leave the rest to time: what is not recorded becomes unknown."""
@@ -159,6 +161,7 @@ class Gateway:
         left = 0
         for tasks in (self._endpoint.running, self._background):
             left += await tasks.drain(max(self._drained_by - now_s(), 0))
+        faults.reach("drain.ended")
         if left or len(self._late):
             # Late answers are read only while the process lives; the drain does not wait for them.
             log.event("left_to_time", level="warning", attempts=left, late=len(self._late))

@@ -16,6 +16,7 @@ from types import FrameType
 
 import uvicorn
 
+from gateway import faults
 from gateway.app import Gateway, open_gateway
 from gateway.banner import banner
 from gateway.errors import ConfigurationError
@@ -37,13 +38,19 @@ _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 
 
-def serve(settings: Settings, policies_dir: Path, host: str, port: int) -> None:
+def serve(
+    settings: Settings, policies_dir: Path, host: str, port: int, *, allow_failpoints: bool = False
+) -> None:
     """Serve until SIGTERM or SIGINT. ``port`` 0 takes a free one, printed at start.
 
     Raises ``ConfigurationError`` or ``StoreUnavailable`` where it cannot start; the text names the
     mend.
     """
     log.configure(settings.log_level)
+    armed = faults.checked(settings.failpoints, allowed=allow_failpoints)
+    if armed:
+        log.event("failpoints_armed", level="warning", failpoints=settings.failpoints)
+    faults.arm(armed)
     policies, tools = _files(policies_dir)
     dsn = _database(settings)
     # uvloop by name: the loop must be the one that was measured, not the one that was found.

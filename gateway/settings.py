@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway import faults
 from gateway.errors import ConfigurationError
 
 __all__ = ["PREFIX", "Settings", "load_settings"]
@@ -102,6 +103,11 @@ class Settings(BaseSettings):
         description="Seconds after SIGTERM in which running attempts may end. As long as the "
         "usual timeout_s and the usual grace of an orchestrator; what is left becomes unknown.",
     )
+    failpoints: str | None = Field(
+        default=None,
+        description="NAME=ACTION[;...]: places at which this process dies, stops, dawdles or loses "
+        "an answer, to try what happens then. Only with `serve --allow-failpoints`.",
+    )
     log_level: LogLevel = Field(
         default="info",
         description="Least severity that is logged: debug, info (one line per decision), "
@@ -120,6 +126,13 @@ class Settings(BaseSettings):
             raise ValueError(
                 "its host or port cannot be read (percent-encode / @ : # ? in the password)"
             )
+        return value
+
+    @field_validator("failpoints")
+    @classmethod
+    def _are_failpoints(cls, value: str | None) -> str | None:
+        if value is not None:
+            faults.parse(value)
         return value
 
     @field_validator("data_dir", "policies_dir", "postgres_bin")

@@ -41,6 +41,11 @@ def register(subparsers: Subparsers) -> None:
     serve.add_argument(
         "--port", type=_port, default=PORT, help=f"port to listen on (default {PORT})"
     )
+    serve.add_argument(
+        "--allow-failpoints",
+        action="store_true",
+        help="let FENCEGATE_FAILPOINTS kill, stop or delay this process; never in production",
+    )
     add_command(
         subparsers,
         "demo",
@@ -75,7 +80,13 @@ def _serve(options: argparse.Namespace) -> int:
     from gateway.server import serve
 
     settings = load_settings()
-    serve(settings, options.policies or settings.policies_dir, options.host, options.port)
+    serve(
+        settings,
+        options.policies or settings.policies_dir,
+        options.host,
+        options.port,
+        allow_failpoints=options.allow_failpoints,
+    )
     return 0
 
 

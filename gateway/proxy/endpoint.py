@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
+from gateway import faults
 from gateway.core.headers import values
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
@@ -150,7 +151,9 @@ class Endpoint:
             await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and (answer := work.result()) is not None:
                 delivering = True
+                faults.reach("reply.before")
                 cut_by = await _deliver(answer, send, hang_up)
+                faults.reach("reply.after")
                 if cut_by is not None:
                     self._journal.cut_short(request_id, taken.call.command.policy, cut_by)
         except asyncio.CancelledError:

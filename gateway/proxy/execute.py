@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from gateway import faults
 from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import (
@@ -117,6 +118,7 @@ class Executor:
                 return None
             if end == "over":
                 return self._refuse(call, decision)
+            faults.reach("wait.woken")
             woken_for = topic
 
     async def _admit(self, call: Call, limits: Plan, trace: Trace) -> Admitted:
@@ -193,10 +195,12 @@ class Executor:
     async def _perform(
         self, call: Call, limits: Plan, lost_until: float | None, trace: Trace
     ) -> Answer:
+        faults.reach("send.before")
         began = self.clock()
         transfer = await call.client.send(
             call.request, limits.deadlines(began), keep_limit=call.rules.keep_limit
         )
+        faults.reach("answer.whole")
         outcome = classify(transfer.exchange, call.rules)
         trace.exchange, trace.send_s = transfer.exchange, self.clock() - began
         match outcome:
@@ -275,6 +279,7 @@ class Executor:
             self.background.spawn(self._release_lost(command, lost_until))
 
     async def _release_lost(self, command: Command, lost_until: float) -> None:
+        faults.reach("admit.abandoned")
         await self.settler.release(Release(command, "admit given up"))
         left = lost_until - self.clock()
         if left > 0:
@@ -296,6 +301,7 @@ class Executor:
             return
         outcome = classify(exchange, call.rules)
         if isinstance(outcome, Answered):
+            faults.reach("answer.late")
             await asyncio.wait({held})  # "unknown" is on record before what heals it
             settle = Settle(call.command, outcome.response, outcome.kept)
             self.background.spawn(self._settle(settle, None))

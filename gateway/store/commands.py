@@ -11,6 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway import faults
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import Facts, Known, Open
 from gateway.core.headers import decode_lines, encode_lines, recordable
@@ -33,7 +34,9 @@ class CommandStore:
     async def admit(self, commands: Sequence[Command]) -> list[Facts]:
         """Admit a batch; facts come back in the order of ``commands``."""
         _check_batch(commands)
+        faults.reach("admit.before")
         rows = await self._database.fetch(_SQL["admit"], *_columns(commands))
+        faults.reach("admit.committed")
         return [_facts(c, row) for c, row in zip(commands, rows, strict=True)]
 
     async def rehearse(self, command: Command) -> Facts:
@@ -45,6 +48,7 @@ class CommandStore:
     async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
         """Record final responses. A response whose attempt has no unsettled row is recorded where
         its key is free, and goes to the audit where it is not."""
+        faults.reach("settle.before")
         rows = await self._database.fetch(
             _SQL["settle"],
             [s.command.tenant for s in settles],
@@ -55,6 +59,7 @@ class CommandStore:
             [_head(s) for s in settles],
             [_body(s) for s in settles],
         )
+        faults.reach("settle.committed")
         return [
             await self._settle_unmatched(settle) if row["result"] == "unmatched" else row["result"]
             for settle, row in zip(settles, rows, strict=True)
@@ -77,6 +82,7 @@ class CommandStore:
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """Give keys back. False: no unsettled row of that attempt was there, which is done too."""
+        faults.reach("release.before")
         rows = await self._database.fetch(
             _SQL["release"],
             [r.command.tenant for r in releases],
@@ -85,10 +91,12 @@ class CommandStore:
             [r.command.attempt for r in releases],
             [r.reason for r in releases],
         )
+        faults.reach("release.committed")
         return [row["released"] for row in rows]
 
     async def hold(self, holds: Sequence[Hold]) -> list[bool]:
         """Record unknown outcomes. False: already held, settled or released."""
+        faults.reach("hold.before")
         rows = await self._database.fetch(
             _SQL["hold"],
             [h.command.tenant for h in holds],
@@ -99,6 +107,7 @@ class CommandStore:
             [h.evidence.status if h.evidence else None for h in holds],
             [h.evidence.body if h.evidence else None for h in holds],
         )
+        faults.reach("hold.committed")
         return [row["held"] for row in rows]
 
     async def pseudonym(self) -> bytes:

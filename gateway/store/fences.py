@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway import faults
 from gateway.core.issuing import EntityLeased, Issued
 from gateway.store.database import Database
 from gateway.store.queries import load
@@ -21,6 +22,7 @@ class FenceStore:
     async def issue(self, tenant: int, entity: str) -> Issued | EntityLeased:
         """The next fence of ``entity``. From then on it is the only one that is admitted."""
         (row,) = await self._database.fetch(_SQL["issue"], tenant, entity)
+        faults.reach("fence.committed")
         if row["fence"] is None:
             return EntityLeased(row["job"], row["remaining_ms"])
         return Issued(row["fence"])

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway import faults
 from gateway.core.jobs import (
     REASON_LIMIT,
     Cancelled,
@@ -82,6 +83,7 @@ class JobStore:
         """Enqueue; a known key answers with the first job and what became of it. ``ValueError``
         where an id is that of a job with another key."""
         _refuse_mistakes(jobs)
+        faults.reach("enqueue.before")
         try:
             rows = await self._enqueue(tenant, jobs)
         except StoreUnavailable as error:
@@ -90,6 +92,7 @@ class JobStore:
                     "id: it is the id of a job with another key; take a new uuid, or that key"
                 ) from error
             raise
+        faults.reach("enqueue.committed")
         return [
             Enqueued(
                 job=row["job"],
@@ -130,6 +133,7 @@ class JobStore:
             raise ValueError(f"a claim takes 1 to {CLAIM_LIMIT} jobs, not {limit}")
         if len({t.tool for t in terms}) != len(terms):
             raise ValueError("a claim names each tool once")
+        faults.reach("claim.before")
         rows = await self._fetch(
             _SQL["claim"],
             *(tenant, limit, owner, claim),
@@ -140,12 +144,14 @@ class JobStore:
             [t.max_running for t in terms],
             [t.max_per_user for t in terms],
         )
+        faults.reach("claim.committed")
         return [Lease(*row) for row in rows]
 
     async def renew(self, tenant: int, held: Sequence[Held]) -> list[Renewed | Lost]:
         """A worker's heartbeat for all its leases."""
         if len({h.entity for h in held}) != len(held):
             raise ValueError("an entity has one lease, so a heartbeat names it once")
+        faults.reach("renew.before")
         rows = await self._fetch(
             _SQL["renew"],
             tenant,
@@ -153,6 +159,7 @@ class JobStore:
             [h.job for h in held],
             [h.fence for h in held],
         )
+        faults.reach("renew.committed")
         return [
             Lost(row["lost"])
             if row["lost"] is not None
@@ -185,6 +192,7 @@ class JobStore:
     async def _end(
         self, tenant: int, principal: str, ends: Sequence[End]
     ) -> list[Ended | Rejected]:
+        faults.reach("end.before")
         rows = await self._fetch(
             _SQL["end"],
             tenant,
@@ -194,6 +202,7 @@ class JobStore:
             [e.lease.fence for e in ends],
             *_columns(map(_end_row, ends), 9),
         )
+        faults.reach("end.committed")
         return [
             Ended(shown(row["state"]), again=row["answer"] == "again")
             if row["answer"] in ("done", "again")
@@ -235,6 +244,7 @@ class JobStore:
         return reaped
 
     async def _reap(self, tenant: int, batch: Sequence[tuple[Expired, int]]) -> list[Reaped]:
+        faults.reach("reap.before")
         rows = await self._fetch(
             _SQL["reap"],
             tenant,
@@ -243,11 +253,13 @@ class JobStore:
             [each.lease.fence for each, _ in batch],
             [delay_ms for _, delay_ms in batch],
         )
+        faults.reach("reap.committed")
         return [Reaped(row["job"], row["fence"], shown(row["state"])) for row in rows]
 
     async def give_up(self, limit: int) -> list[tuple[int, UUID]]:
         """Fail what is past its ``give_up_at`` and has no lease; tenant and job of each."""
         rows = await self._fetch(_SQL["give_up"], limit)
+        faults.reach("give-up.committed")
         return [(row["tenant"], row["job"]) for row in rows]
 
     async def leases(self, limit: int) -> list[LeaseStats]:

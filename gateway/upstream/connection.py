@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import cast
 
+from gateway import faults
 from gateway.core.model import Stage
 from gateway.upstream.messages import PIECE, Deadlines, Streamed, body_parts
 from gateway.upstream.reading import ResponseReader
@@ -119,6 +120,7 @@ class Connection(asyncio.Protocol):
                 self._wake()
                 return
         reader.feed(data)
+        faults.reach("answer.part")
         if reader.settled:
             if reader.queued:
                 self._pause_reading()  # one read at a time: the next is for ``flow`` to ask for
@@ -180,6 +182,7 @@ class Connection(asyncio.Protocol):
         what pulling a streamed body raises."""
         self._reader = reader
         self.stage = Stage.CONNECTED
+        faults.reach("send.connected")
         self._arm(deadlines.last)
         if not self._may_write(reader, min(deadlines.first_byte, deadlines.last)):
             return
@@ -194,6 +197,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(head)
             if await self._send_parts(reader, body_parts(body, chunked=False), deadlines):
                 self.stage = Stage.SENT
+        faults.reach("send.written")
         await self._answered(reader, deadlines)
 
     async def _answered(self, reader: ResponseReader, deadlines: Deadlines) -> None:
@@ -223,6 +227,7 @@ class Connection(asyncio.Protocol):
                 return False
             self.stage = Stage.SENDING_BODY
             self._transport.write(part)
+            faults.reach("send.part")
         return True
 
     async def _send_stream(
