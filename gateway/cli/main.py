@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gateway import __version__
-from gateway.cli import audit, commands, drill, explain, jobs, keys, schema, server, worker
+from gateway.cli import audit, commands, drill, explain, faults, jobs, keys, schema, server, worker
 from gateway.cli.options import EXAMPLE_STYLE, Parser
 from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
 from gateway.observe.text import one_line
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fencegate {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (server, explain, schema, keys, commands, jobs, worker, audit, drill):
+    for module in (server, explain, schema, keys, commands, jobs, worker, audit, drill, faults):
         module.register(subparsers)
     subparsers.add_parser("help", help="show this, or the help of the command behind it")
     return parser

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from gateway.crew import Crew, CrewError, environment
 from gateway.drill.actors import Actor, worker_command
-from gateway.drill.cut import CuttingProxy
 from gateway.drill.records import Deployment
 from gateway.drill.scene import Scene
+from gateway.faultkit.proxy import FaultProxy
 
 __all__ = ["Group"]
 
@@ -28,7 +28,7 @@ class Group:
         self._deployment = deployment
         self._run = run
         self._restart = restart
-        self._firsts: list[tuple[Actor, CuttingProxy]] = []
+        self._firsts: list[tuple[Actor, FaultProxy]] = []
         self._second: Actor | None = None
         self._jobs: Sequence[str] = ()
 
@@ -40,7 +40,7 @@ class Group:
         host, port = target.hostname or "127.0.0.1", target.port or 80
         try:
             for scene in scenes:
-                proxy = CuttingProxy(host, port).start()
+                proxy = FaultProxy(host, port).start()
                 url = f"http://127.0.0.1:{proxy.port}"
                 self._firsts.append((self._start(f"W1-{scene.variant}", "W1", url, 1), proxy))
             for scene in scenes:
@@ -53,7 +53,7 @@ class Group:
             if self._second is not None:
                 self._second.kill()
 
-    def first(self, job: str) -> tuple[Actor, CuttingProxy] | None:
+    def first(self, job: str) -> tuple[Actor, FaultProxy] | None:
         for actor, proxy in self._firsts:
             if actor.said(job, "claimed") is not None:
                 return actor, proxy

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.drill.cut import CuttingProxy
+from gateway.faultkit.proxy import FaultProxy
 from tests.kit.faults import until
 
 
@@ -21,13 +21,13 @@ def server() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def proxy(server: socket.socket) -> Iterator[CuttingProxy]:
-    made = CuttingProxy("127.0.0.1", server.getsockname()[1]).start()
+def proxy(server: socket.socket) -> Iterator[FaultProxy]:
+    made = FaultProxy("127.0.0.1", server.getsockname()[1]).start()
     yield made
     made.stop()
 
 
-def connect(proxy: CuttingProxy) -> socket.socket:
+def connect(proxy: FaultProxy) -> socket.socket:
     made = socket.create_connection(("127.0.0.1", proxy.port), 10)
     made.settimeout(10)
     return made
@@ -60,7 +60,7 @@ def exactly(sock: socket.socket, count: int) -> bytes:
     return got
 
 
-def test_it_passes_both_ways_and_ends_too(server: socket.socket, proxy: CuttingProxy) -> None:
+def test_it_passes_both_ways_and_ends_too(server: socket.socket, proxy: FaultProxy) -> None:
     with connect(proxy) as client, accept(server) as served:
         client.sendall(b"ask")
         assert exactly(served, 3) == b"ask"
@@ -72,7 +72,7 @@ def test_it_passes_both_ways_and_ends_too(server: socket.socket, proxy: CuttingP
 
 
 def test_what_is_sent_while_it_is_cut_arrives_when_it_is_restored(
-    server: socket.socket, proxy: CuttingProxy
+    server: socket.socket, proxy: FaultProxy
 ) -> None:
     with connect(proxy) as client, accept(server) as served:
         client.sendall(b"0")
@@ -90,7 +90,7 @@ def test_what_is_sent_while_it_is_cut_arrives_when_it_is_restored(
 
 
 def test_a_new_connection_while_it_is_cut_hears_nothing_until_then(
-    server: socket.socket, proxy: CuttingProxy
+    server: socket.socket, proxy: FaultProxy
 ) -> None:
     proxy.cut()
     with connect(proxy) as client:
@@ -108,7 +108,7 @@ def test_a_new_connection_while_it_is_cut_hears_nothing_until_then(
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_what_a_dead_client_had_sent_arrives_and_its_answer_is_seen(
-    server: socket.socket, proxy: CuttingProxy, reset: bool
+    server: socket.socket, proxy: FaultProxy, reset: bool
 ) -> None:
     client = connect(proxy)
     with accept(server) as served:
@@ -125,7 +125,7 @@ def test_what_a_dead_client_had_sent_arrives_and_its_answer_is_seen(
 
 
 def test_a_target_that_is_away_ends_the_connection(
-    proxy: CuttingProxy, server: socket.socket
+    proxy: FaultProxy, server: socket.socket
 ) -> None:
     server.close()
     with connect(proxy) as client, contextlib.suppress(ConnectionError):

@@ -16,7 +16,7 @@ from tests.kit.jobload import TOOLS, JobLoad
 from tests.kit.load import Load, policies, script
 from tests.kit.upstream import RecordingUpstream
 
-__all__ = ["DRAIN", "EVERY", "Fleet", "Shot", "fleet", "shots"]
+__all__ = ["DRAIN", "Fleet", "Shot", "fleet", "shots"]
 
 _REACHED_S = 45.0
 """In which a load reaches every failpoint; reaping and waiting for a lost admit take seconds."""
@@ -130,7 +130,8 @@ class Fleet:
 
 
 def shots(names: Sequence[str], hits: Sequence[int] = (1,)) -> list[Shot]:
-    return [Shot(name, hit) for hit in hits for name in names]
+    """Each name at each of its ``hits``; a process ends once only."""
+    return [Shot(name, 1 if name in DRAIN else hit) for hit in hits for name in names]
 
 
 @contextlib.contextmanager

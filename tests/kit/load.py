@@ -284,7 +284,9 @@ class Load:
         """Of what was sent and what the database says of it, as ``tests.kit.invariants`` has it."""
         history = with_connection(self.database, read_store)
         offset = time.time() - time.monotonic()
-        (tenant,) = {row["tenant"] for row in rows(self.database, "select tenant from gateway.tenants")}
+        (tenant,) = {
+            row["tenant"] for row in rows(self.database, "select tenant from gateway.tenants")
+        }
         serial = {wish.key: wish for wish in self.wishes if wish.serial}
         for number, each in enumerate(self.upstream.requests):
             key = (each.one("X-Key") or b"").decode()

@@ -14,11 +14,11 @@ import pytest
 from gateway.crew import Crew, CrewError, Interrupts, crew_in, environment, open_folder
 from gateway.drill.actors import Actor, worker_command
 from gateway.drill.claims import CLAIMS
-from gateway.drill.cut import CuttingProxy
 from gateway.drill.ground import Ground, own_ground
 from gateway.drill.report import Report
 from gateway.drill.run import perform
 from gateway.drill.scene import Scene, Wire
+from gateway.faultkit.proxy import FaultProxy
 from tests.netns.namespace import Namespace, made, missing
 
 RUN = "netns"
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 class Cable:
     """The way between W1 and the gateway: a plain relay on the cable's end, never cut itself."""
 
-    def __init__(self, space: Namespace, relay: CuttingProxy) -> None:
+    def __init__(self, space: Namespace, relay: FaultProxy) -> None:
         self._space = space
         self._relay = relay
 
@@ -52,7 +52,7 @@ class Cable:
 class Cast:
     """W1 in the namespace, W2 outside."""
 
-    def __init__(self, crew: Crew, ground: Ground, space: Namespace, relay: CuttingProxy) -> None:
+    def __init__(self, crew: Crew, ground: Ground, space: Namespace, relay: FaultProxy) -> None:
         self._crew = crew
         self._url = ground.deployment.url
         self._wire = Cable(space, relay)
@@ -87,11 +87,11 @@ class Cast:
 
 
 @contextlib.contextmanager
-def relayed(space: Namespace, ground: Ground) -> Iterator[CuttingProxy]:
+def relayed(space: Namespace, ground: Ground) -> Iterator[FaultProxy]:
     target = urlsplit(ground.deployment.url)
     assert target.hostname is not None
     assert target.port is not None
-    relay = CuttingProxy(target.hostname, target.port, listen=space.host).start()
+    relay = FaultProxy(target.hostname, target.port, listen=space.host).start()
     try:
         yield relay
     finally:

@@ -19,8 +19,8 @@ from pgqueuer import AsyncpgDriver, Queries
 
 from gateway.crew import Crew, Served, environment, start_gateway
 from gateway.drill.actors import Actor
-from gateway.drill.cut import CuttingProxy
 from gateway.drill.upstream import Upstream
+from gateway.faultkit.proxy import FaultProxy
 from gateway.store.embedded import Cluster
 from tests.integrate.page import block
 from tests.integrate.queues import IN_A_TRANSACTION
@@ -189,7 +189,7 @@ class _Play:
         command = [sys.executable, "-m", self.peer.module]
         return Actor(self.stage.crew, f"{self.name}-{role}", command, env)
 
-    def _interrupt(self, first: Actor, proxies: list[CuttingProxy], upstream: Upstream) -> None:
+    def _interrupt(self, first: Actor, proxies: list[FaultProxy], upstream: Upstream) -> None:
         if self.variant == "blocked-loop":
             self._until(lambda: first.said("job", "blocked") is not None, "W1 to block", first)
             return
@@ -230,7 +230,7 @@ class _Play:
 
         self._until(begun, "moment between W1's transactions", first)
 
-    def _go_on(self, first: Actor, proxies: list[CuttingProxy], upstream: Upstream) -> bool | None:
+    def _go_on(self, first: Actor, proxies: list[FaultProxy], upstream: Upstream) -> bool | None:
         """Whether the queue takes W1's result; ``None`` if there is none."""
         if self.variant == "killed":
             for proxy in proxies:
@@ -264,16 +264,16 @@ class _Play:
             time.sleep(_POLL_S)
 
 
-def _proxy(closing: contextlib.ExitStack, url: str) -> CuttingProxy:
+def _proxy(closing: contextlib.ExitStack, url: str) -> FaultProxy:
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    proxy = CuttingProxy(parts.hostname, parts.port).start()
+    proxy = FaultProxy(parts.hostname, parts.port).start()
     closing.callback(proxy.stop)
     return proxy
 
 
-def _through(url: str, proxy: CuttingProxy) -> str:
+def _through(url: str, proxy: FaultProxy) -> str:
     parts = urlsplit(url)
     credentials = parts.netloc.rpartition("@")[0]
     prefix = f"{credentials}@" if credentials else ""
