@@ -75,24 +75,26 @@ POINTS: Mapping[str, Statement | None] = MappingProxyType(
 
 _ENTRY = re.compile(
     r"(?P<name>[a-z.-]+)=(?:(?P<word>kill|stop|error)|delay:(?P<ms>[0-9]{1,6}))"
-    r"(?:@(?P<hit>[1-9][0-9]{0,8}))?"
+    r"(?:(?P<when>[@%])(?P<hit>[1-9][0-9]{0,8}))?"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """What to do at ``name``: at each hit, or only at the ``hit``-th. ``ms`` is for ``delay``,
-    which holds the whole process up, as a collection of garbage or a page from the disk would."""
+    """What to do at ``name``: at each hit, only at the ``hit``-th, or at each ``every``-th. ``ms``
+    is for ``delay``, which holds the whole process up, as a collection of garbage would."""
 
     name: str
     action: Literal["kill", "stop", "delay", "error"]
     ms: int = 0
     hit: int | None = None
+    every: int = 1
 
 
 def parse(text: str) -> list[Armed]:
     """``name=action[;…]`` with the actions ``kill``, ``stop``, ``error`` and ``delay:MS``, each
-    with ``@N`` for the N-th hit only. Raises ``ValueError`` that names the mend."""
+    with ``@N`` for the N-th hit only or ``%N`` for each N-th. Raises ``ValueError`` that names the
+    mend."""
     found = [_entry(part.strip()) for part in text.split(";") if part.strip()]
     names = [each.name for each in found]
     for name in names:
@@ -106,7 +108,7 @@ def _entry(text: str) -> Armed:
     if match is None:
         raise ValueError(
             f"{text!r} is no failpoint; write NAME=kill, stop, error or delay:MS, with @N for the "
-            "N-th hit only"
+            "N-th hit only or %N for each N-th"
         )
     name, word = match["name"], match["word"]
     if name not in POINTS:
@@ -118,12 +120,13 @@ def _entry(text: str) -> Armed:
             f"{name} is beside no statement of the database, and error is for those; take kill, "
             "stop or delay:MS"
         )
-    hit = int(match["hit"]) if match["hit"] else None
+    number = int(match["hit"] or 1)
+    hit, every = (number, 1) if match["when"] == "@" else (None, number)
     match word:
         case "kill" | "stop" | "error":
-            return Armed(name, word, hit=hit)
+            return Armed(name, word, 0, hit, every)
         case _:
-            return Armed(name, "delay", int(match["ms"]), hit)
+            return Armed(name, "delay", int(match["ms"]), hit, every)
 
 
 def _unarmed(name: str) -> None:
@@ -149,7 +152,7 @@ def _reacher(points: list[Armed]) -> Callable[[str], None]:
         if armed is None:
             return
         hits[name] += 1
-        if armed.hit is None or armed.hit == hits[name]:
+        if hits[name] == armed.hit or (armed.hit is None and hits[name] % armed.every == 0):
             _act(armed)
 
     return reached

@@ -9,6 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.kit.db import Server
 from tests.kit.gateway import GatewayProcess
@@ -64,10 +65,14 @@ class Fleet:
         """Kill a process at each of ``shots`` under load, and see that it died of that."""
         assert len(shots) >= len(self.armed)
         left = deque(shots)
-        lanes = [
-            threading.Thread(target=self._lane, args=(place, left))
-            for place in range(len(self.armed))
-        ]
+        self.under_load(
+            [partial(self._lane, place, left) for place in range(len(self.armed))], at_least
+        )
+        assert self.unreached == []
+
+    def under_load(self, troubles: Sequence[Callable[[], None]], at_least: int) -> None:
+        """Carry commands and jobs out until every trouble is over."""
+        lanes = [threading.Thread(target=self._guarded, args=(each,)) for each in troubles]
         over = threading.Event()
         grown = self.load.grown
 
@@ -84,7 +89,6 @@ class Fleet:
         try:
             self.load.run(lambda: not any(lane.is_alive() for lane in lanes), at_least)
         finally:
-            left.clear()
             with grown:
                 over.set()
                 grown.notify_all()
@@ -92,7 +96,6 @@ class Fleet:
                 each.join()
         if self._failure:
             raise self._failure[0]
-        assert self.unreached == []
 
     def _lane(self, place: int, left: deque[Shot]) -> None:
         with contextlib.suppress(IndexError):  # the other lane took the last one
@@ -135,13 +138,20 @@ def shots(names: Sequence[str], hits: Sequence[int] = (1,)) -> list[Shot]:
 
 
 @contextlib.contextmanager
-def fleet(postgres: Server, *, callers: int = 8, seed: int = 1) -> Iterator[Fleet]:
+def fleet(
+    postgres: Server, *, callers: int = 8, seed: int = 1, failpoints: str | None = None
+) -> Iterator[Fleet]:
+    """Three that run; ``failpoints``: all of them armed, where nobody shall die."""
     with contextlib.ExitStack() as held:
         database = held.enter_context(postgres.database())
         upstream = held.enter_context(RecordingUpstream(script=script()))
         files = {f"p{n}.toml": text for n, text in enumerate(policies(upstream.url))}
         files["tools.toml"] = TOOLS
-        processes = [GatewayProcess(database, files) for _ in range(3)]
+        env = {"FENCEGATE_FAILPOINTS": failpoints} if failpoints else {}
+        arguments = ("--allow-failpoints",) if failpoints else ()
+        processes = [
+            GatewayProcess(database, files, env=env, arguments=arguments) for _ in range(3)
+        ]
         made: Fleet
         load = Load(lambda: made.urls(), upstream, database, callers, seed)
         jobs = JobLoad(lambda: made.urls(), database, seed)

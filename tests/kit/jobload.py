@@ -10,10 +10,13 @@ import http.client
 import itertools
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
+
+import asyncpg
 
 from tests.kit.client import Caller, Reply
 from tests.kit.db import execute, with_connection
@@ -31,8 +34,8 @@ backoff_max_s = 0
 """
 
 ENTITIES = 10
-TRIES = 400
-"""Of one wish: a gateway that is being started again refuses some hundred connections."""
+PATIENCE_S = 60.0
+"""In which every wish is answered: a database or a gateway that is started again takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +93,32 @@ class JobLoad:
         assert "remaining_ms" in beaten[0], beaten
         if self._chance.random() < 0.3:
             self.dropped += 1
-            execute(
-                self.database,
-                "update gateway.job_leases set lease_until = gateway.clock()"
-                f" where job = '{UUID(job)}' and fence = {fence}",
-            )
+            self._let_it_run_out(job, fence)
             return
         end = {"lease": lease, "how": "completed", "result": number}
         (answer,) = self._ask("/end", {"worker": "w", "ends": [end]}).json()["ends"]
         assert answer["state"] == "succeeded", answer
         self.completed[job] = number
 
+    def _let_it_run_out(self, job: str, fence: int) -> None:
+        sql = (
+            "update gateway.job_leases set lease_until = gateway.clock()"
+            f" where job = '{UUID(job)}' and fence = {fence}"
+        )
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                execute(self.database, sql)
+                return
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                assert time.monotonic() < until, "the database did not come back"
+
     def _ask(self, tail: str, document: object) -> Reply:
         return self._ask_of(lambda caller: Desk(caller).post(tail, document))
 
     def _ask_of(self, ask: Callable[[Caller], Reply]) -> Reply:
-        for _ in range(TRIES):
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
             try:
                 reply = ask(Caller(self._chance.choice(self.urls())))
             except (OSError, http.client.HTTPException):
@@ -115,7 +128,7 @@ class JobLoad:
                 return reply
             assert reply.json()["retry"] in ("same-key", "wait"), reply
             self.repeats += 1
-        raise AssertionError(f"no answer after {TRIES} tries")
+        raise AssertionError(f"no answer within {PATIENCE_S} s")
 
     def _uuid(self) -> str:
         return str(UUID(int=self._chance.getrandbits(128), version=4))

@@ -613,4 +613,21 @@ _UPSTREAM = [
     ),
 ]
 
-MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS]
+_FAULTS = [
+    Mutant(
+        "gateway/faults.py",
+        "a variable that was inherited arms nothing",
+        "    if points and not allowed:\n",
+        "    if points and not allowed and False:\n",
+        ("tests/unit/test_faults.py::test_a_variable_alone_arms_nothing",),
+    ),
+    Mutant(
+        "gateway/store/commands.py",
+        "a failpoint behind a commit stands behind it",
+        '        faults.reach("settle.committed")\n',
+        "",
+        ("tests/unit/test_faults.py::test_each_failpoint_stands_at_one_place",),
+    ),
+]
+
+MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *_FAULTS]

@@ -63,9 +63,9 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
 
 
 def test_several_and_a_delay() -> None:
-    assert parse("send.before=delay:250@2; settle.committed=error;") == [
+    assert parse("send.before=delay:250@2; settle.committed=error%3;") == [
         Armed("send.before", "delay", 250, 2),
-        Armed("settle.committed", "error"),
+        Armed("settle.committed", "error", every=3),
     ]
 
 
@@ -100,6 +100,11 @@ def test_an_error_is_what_the_database_would_have_said() -> None:
     with pytest.raises(AnswerLost):
         faults.reach("admit.committed")
     faults.reach("admit.committed")  # the second hit only
+    arm(parse("admit.before=error%2"))
+    for _ in range(3):
+        faults.reach("admit.before")
+        with pytest.raises(StoreUnavailable):
+            faults.reach("admit.before")
     arm([])
     faults.reach("admit.before")
 
