@@ -1,4 +1,4 @@
-"""The drill's cutting proxy: what is cut hears nothing, and loses nothing."""
+"""The fault proxy: what is cut hears nothing and loses nothing; what a rule breaks, breaks so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.faultkit.proxy import FaultProxy
+from gateway.faultkit.rules import Rule
 from tests.kit.faults import until
 
 
@@ -130,3 +131,80 @@ def test_a_target_that_is_away_ends_the_connection(
     server.close()
     with connect(proxy) as client, contextlib.suppress(ConnectionError):
         assert client.recv(1) == b""
+
+
+def asked(proxy: FaultProxy, server: socket.socket) -> tuple[socket.socket, socket.socket]:
+    """A client that has asked, and the server's end of it with the request read."""
+    client = connect(proxy)
+    client.sendall(b"POST /x")
+    there = accept(server)
+    assert exactly(there, 7) == b"POST /x"
+    return client, there
+
+
+def test_cut_behind_some_bytes_ends_orderly(proxy: FaultProxy, server: socket.socket) -> None:
+    struck = proxy.add(Rule("cut", b"POST", after=3))
+    client, there = asked(proxy, server)
+    there.sendall(b"answer")
+    assert (exactly(client, 3), client.recv(1)) == (b"ans", b"")
+    struck.wait()
+    assert there.recv(1) == b""
+
+
+def test_reset_does_not_end_orderly(proxy: FaultProxy, server: socket.socket) -> None:
+    proxy.add(Rule("reset", b"POST"))
+    client, there = asked(proxy, server)
+    there.sendall(b"answer")
+    with pytest.raises(ConnectionResetError):
+        client.recv(1)
+
+
+def test_half_close_leaves_the_way_to_the_server(proxy: FaultProxy, server: socket.socket) -> None:
+    proxy.add(Rule("half-close", b"POST", after=2))
+    client, there = asked(proxy, server)
+    there.sendall(b"answer")
+    assert (exactly(client, 2), client.recv(1)) == (b"an", b"")
+    client.sendall(b"more")
+    assert exactly(there, 4) == b"more"
+
+
+def test_what_is_swallowed_nobody_hears_of(proxy: FaultProxy, server: socket.socket) -> None:
+    struck = proxy.add(Rule("swallow", b"POST", after=2))
+    client, there = asked(proxy, server)
+    there.sendall(b"answer")
+    assert exactly(client, 2) == b"an"
+    struck.wait()
+    assert silent(client)
+    there.close()
+    assert client.recv(1) == b""
+
+
+def test_a_rule_is_for_its_requests_and_as_often_as_it_says(
+    proxy: FaultProxy, server: socket.socket
+) -> None:
+    struck = proxy.add(Rule("cut", b"POST"))
+    client = connect(proxy)
+    client.sendall(b"GET  /y")
+    there = accept(server)
+    there.sendall(b"answer")
+    assert exactly(client, 6) == b"answer"
+    assert struck.hits == 0
+    first, there = asked(proxy, server)
+    there.sendall(b"answer")
+    assert first.recv(1) == b""
+    second, there = asked(proxy, server)
+    there.sendall(b"answer")
+    assert exactly(second, 6) == b"answer"
+    assert struck.hits == 1
+
+
+def test_a_refused_connection_and_one_after_it(proxy: FaultProxy, server: socket.socket) -> None:
+    client, _ = asked(proxy, server)
+    proxy.refuse()
+    assert client.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        connect(proxy)
+    proxy.accept()
+    again, there = asked(proxy, server)
+    there.sendall(b"answer")
+    assert exactly(again, 6) == b"answer"
