@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,9 +16,12 @@ from starlette.routing import Route
 from gateway import faults
 from gateway.api import openapi
 from gateway.api.door import Door
+from gateway.api.evidence import PATH as EVIDENCE
+from gateway.api.evidence import Reports
 from gateway.api.fences import PATH as FENCES
 from gateway.api.fences import Fences
 from gateway.api.jobs import Jobs, Lanes
+from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
 from gateway.jobs.journal import Journal as JobJournal
@@ -28,7 +32,7 @@ from gateway.observe import log
 from gateway.observe.jobmetrics import Labels
 from gateway.observe.metrics import Metrics
 from gateway.policy import tlsfiles
-from gateway.policy.compiled import Policies, Upstream
+from gateway.policy.compiled import CompiledCommand, Policies, Upstream
 from gateway.policy.fields import FIXED_PATHS
 from gateway.policy.tools import Tools
 from gateway.proxy.admitting import Admitter
@@ -37,9 +41,11 @@ from gateway.proxy.endpoint import Endpoint
 from gateway.proxy.execute import Executor
 from gateway.proxy.intake import Intake, Refused
 from gateway.proxy.journal import Journal
+from gateway.proxy.prober import AT_ONCE, Ask, Prober
+from gateway.proxy.resending import Resender
 from gateway.proxy.respond import Receive, Send
 from gateway.proxy.settling import Settler
-from gateway.proxy.waiting import WaitRoom
+from gateway.proxy.waiting import Entity, Key, WaitRoom
 from gateway.settings import Settings
 from gateway.store import audit
 from gateway.store.commands import CommandStore
@@ -47,6 +53,7 @@ from gateway.store.database import Database
 from gateway.store.fences import FenceStore
 from gateway.store.jobs import JobStore
 from gateway.store.keyring import KeyRing
+from gateway.store.unknowns import UnknownStore
 from gateway.upstream import Client, Origin, Turns, now_s
 
 __all__ = ["Gateway", "open_gateway"]
@@ -85,9 +92,21 @@ class Gateway:
         )
         self._background = Background()
         self._late = Background()
+        unknowns = UnknownStore(database)
+        self._probes = {m.upstream.name: _probe_client(m.upstream, turns) for m in policies.mounts}
+        self._prober = Prober(
+            unknowns,
+            _asks(policies, self._probes, pseudonym),
+            clock=now_s,
+            changed=self._changed,
+            on_probed=lambda _, result: self.metrics.probed(result),
+            chance=random.random,
+        )
         executor = Executor(
             admitter=Admitter(store, now_s),
             settler=Settler(store, self.metrics.store_retry),
+            resender=Resender(unknowns, now_s),
+            prober=self._prober,
             room=self.room,
             background=self._background,
             late=self._late,
@@ -122,6 +141,7 @@ class Gateway:
                 Route("/metrics", self._metrics),
                 Route("/openapi.json", self._openapi),
                 Route(FENCES, self._fences(door)),
+                Route(EVIDENCE, self._reports(door, unknowns)),
             ]
         )
         self._poll: asyncio.Task[None] | None = None
@@ -143,6 +163,7 @@ class Gateway:
         """Start what runs beside the requests."""
         self.keys.start()
         self._reaper.start()
+        self._prober.start()
         self._poll = asyncio.create_task(self.room.poll(), name="wait room")
 
     def stop_admitting(self) -> None:
@@ -152,6 +173,7 @@ class Gateway:
         if self._poll is not None:
             log.event("draining", attempts=len(self._endpoint.running))
         self._drained_by = now_s() + self.settings.drain_s
+        self._prober.stop_looking()
         self.room.close()
         faults.reach("drain.begun")
 
@@ -169,8 +191,10 @@ class Gateway:
             await tasks.cancel()
         await self._reaper.stop()
         await self._sampler.stop()
+        await self._prober.stop()
         await self.keys.stop()
-        for client in (*self._clients.values(), *self._passages.values()):
+        clients = (self._clients, self._passages, self._probes)
+        for client in (each for named in clients for each in named.values()):
             await client.close()
         await self._database.close()
         if self._poll is not None:
@@ -182,6 +206,16 @@ class Gateway:
         # commands whatever somebody's transactions have locked.
         share = max(1, self.settings.pool_size // 5)
         return Fences(door, FenceStore(self._database), self.metrics, at_once=share)
+
+    def _reports(self, door: Door, unknowns: UnknownStore) -> Reports:
+        share = max(1, self.settings.pool_size // 10)
+        return Reports(door, unknowns, self._changed, at_once=share)
+
+    def _changed(self, tenant: int, key_digest: bytes, entity: str | None) -> None:
+        """A command was decided by something else than its own attempt."""
+        self.room.wake(Key(tenant, key_digest))
+        if entity is not None:
+            self.room.wake(Entity(tenant, entity))
 
     async def _audit(self, refused: Refused) -> Problem | None:
         """Record an entity mismatch; a problem where the evidence cannot be kept."""
@@ -271,6 +305,40 @@ async def _check_serial(store: CommandStore, policies: Policies) -> None:
             + "\nserve with serial = false until they are settled or resolved "
             "(fencegate commands list --state unknown)"
         )
+
+
+def _asks(policies: Policies, clients: Mapping[str, Client], pseudonym: bytes) -> dict[str, Ask]:
+    """How each command with a status query is asked about."""
+    return {
+        command.rules.policy: Ask(
+            client=clients[command.upstream.name],
+            headers=_probe_fields(command, pseudonym),
+            rules=command.rules.probe,
+            digest=command.upstream_digest,
+            keep_limit=command.rules.keep_limit,
+        )
+        for command in policies.commands()
+        if command.rules.probe is not None
+    }
+
+
+def _probe_fields(command: CompiledCommand, pseudonym: bytes) -> Headers:
+    """Nothing of the caller's; the policy's own, those of the probe over those of the upstream."""
+    own = {name.lower() for name, _ in command.probe_headers}
+    ours = {*own, *(name.lower() for name, _ in command.upstream.headers)}
+    usual = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
+    fields = (*(pair for pair in usual if pair[0] not in ours), *command.upstream.headers)
+    return (
+        (b"host", command.upstream.authority),
+        *(pair for pair in fields if pair[0].lower() not in own),
+        *command.probe_headers,
+        (b"via", b"1.1 " + pseudonym),
+    )
+
+
+def _probe_client(upstream: Upstream, turns: Turns) -> Client:
+    """Apart from commands and streams, which it must not wait for, nor they for it."""
+    return _client(replace(upstream, max_connections=AT_ONCE), turns)
 
 
 def _client(upstream: Upstream, turns: Turns) -> Client:

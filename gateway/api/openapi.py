@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway import __version__
-from gateway.api import openapi_jobs
+from gateway.api import openapi_evidence, openapi_jobs
+from gateway.api.evidence import PATH as EVIDENCE
 from gateway.api.fences import PATH
 from gateway.core.fences import ISSUED_LIMIT
 from gateway.core.problems import PREFIX, TYPES, ProblemType
@@ -42,10 +43,13 @@ def document() -> dict[str, Any]:
         # Without any gateway key, on loopback only, nobody is asked for one.
         "security": [{}, {"gatewayKey": []}],
         "paths": {
-            PATH: {"post": _issue()},
             **openapi_jobs.paths(
                 {name: _problems(kinds) for name, kinds in openapi_jobs.REFUSALS.items()}
             ),
+            EVIDENCE: {
+                "post": openapi_evidence.operation(_problems(openapi_evidence.REFUSALS)),
+            },
+            PATH: {"post": _issue()},
         },
         "components": {
             "securitySchemes": {
@@ -60,6 +64,7 @@ def document() -> dict[str, Any]:
                 "Issued": _ISSUED,
                 "Problem": _PROBLEM,
                 **openapi_jobs.SCHEMAS,
+                **openapi_evidence.SCHEMAS,
             },
         },
     }

@@ -78,6 +78,10 @@ def _meaning(found: CommandDetail) -> str:
             return f"In flight: its outcome is known in {max(info.remaining_ms, 0) / 1000:.0f} s."
         case "settled" if info.settled_by == "resolved":
             return "Settled: an operator resolved it as executed. No response is recorded."
+        case "settled" if info.settled_by in ("probe", "report"):
+            word = "a probe" if info.settled_by == "probe" else "a report"
+            kept = "No" if info.status is None else "Its"
+            return f"Settled: executed, by {word}. {kept} response is recorded."
         case "settled":
             return "Settled: its key is answered by the recorded response."
         case "unknown":

@@ -19,6 +19,7 @@ from gateway.core.decide import (
     Decision,
     Forward,
     Lapsed,
+    Probe,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -27,6 +28,7 @@ from gateway.core.decide import (
     RejectUnresolved,
     Repeat,
     Replay,
+    TakeOver,
     WaitForEntity,
     WaitForKey,
 )
@@ -57,6 +59,8 @@ ROWS: Mapping[type[Decision], tuple[int | None, str]] = {
     Replay: (4, "the key is known and its answer is recorded"),
     RejectNotRetained: (5, "the key is known and executed, its answer is not kept"),
     WaitForKey: (6, "the key is known, its attempt is in flight"),
+    TakeOver: (7, "the key is known, its outcome is unknown, and it may be sent again"),
+    Probe: (8, "the key is known, its outcome is unknown, and the upstream can be asked"),
     RejectUnknown: (9, "the key is known, its outcome is unknown"),
     RejectUnresolved: (11, "another command of the entity is unknown"),
     WaitForEntity: (12, "another command of the entity is in flight"),
@@ -73,6 +77,8 @@ _SECRET = re.compile(
 _HIDDEN = "not shown"
 _UNKNOWN = "not known without the database"
 _OF_POLICY = "set by the policy, not shown"
+
+_BY = {"resolved": "a person", "probe": "a probe", "report": "a report"}
 
 _WIDTH = 13
 
@@ -183,8 +189,9 @@ def _field(name: bytes, value: bytes, ours: set[bytes]) -> Section:
 
 
 def _now(seen: Rehearsal) -> Section | None:
-    """What would happen. ``would``: send, replay, wait, refuse, pass or own; ``status`` and the
-    members from ``type`` on are what the caller would hear (in the end, where it would wait)."""
+    """What would happen. ``would``: send, send again, ask, replay, wait, refuse, pass or own;
+    ``status`` and the members from ``type`` on are what the caller would hear (in the end, where
+    something else comes first)."""
     taken, decision = seen.taken, seen.decision
     match taken:
         case Refused(problem=problem):
@@ -204,6 +211,10 @@ def _decided(decision: Decision, taken: Admissible) -> Section:
     match decision:
         case Forward():
             return {"would": "send"}
+        case TakeOver(otherwise=rejected):
+            return {"would": "send again", **_heard(refusal(rejected))}
+        case Probe(otherwise=rejected):
+            return {"would": "ask", **_heard(refusal(rejected))}
         case Replay(response, settled_by, compared):
             how: Section = {"status": response.status, "settled_by": settled_by}
             return {"would": "replay", **how, "compared": compared}
@@ -362,6 +373,10 @@ def _would(now: Section) -> str:
     match now["would"]:
         case "send":
             return "it would be sent"
+        case "send again":
+            return f"it would be sent again; if it cannot be any more: {heard}"
+        case "ask":
+            return f"the upstream would be asked about it; if that proves nothing: {heard}"
         case "own":
             return "it would be answered by the gateway: the path is its own"
         case "pass":
@@ -397,8 +412,8 @@ def _info_lines(info: Section) -> Iterator[str]:
     state = str(info["state"])
     if info["status"] is not None:
         state += f" ({info['status']})"
-    elif info["settled_by"] == "resolved":
-        state += " (resolved as executed)"
+    elif info["settled_by"] in ("resolved", "probe", "report"):
+        state += f" (executed, by {_BY[str(info['settled_by'])]})"
     elif info["evidence_status"] is not None:
         state += f" (the upstream said {info['evidence_status']})"
     yield one_line(f"{info['key']}, {state}")

@@ -15,6 +15,7 @@ from gateway.core.decide import (
     RejectUnknown,
     RejectUnresolved,
     Repeat,
+    SettledBy,
     WaitForEntity,
     WaitForKey,
 )
@@ -72,6 +73,14 @@ _WHY_NOT_SENT: dict[Fault, str] = {
     "pool": "no connection to the upstream came free in time",
     "paused": "the gateway was held up past its send deadline",
 }
+
+
+_WORDS: dict[SettledBy, str] = {
+    "resolved": "a person resolved",
+    "probe": "a status query of the upstream shows",
+    "report": "it was reported to the gateway that the upstream counts",
+}
+"""On whose word a command is executed that got no answer."""
 
 
 def refusal(decision: Refusal) -> Problem:
@@ -228,10 +237,11 @@ def incomplete(response: Response, *, repeatable: bool = False) -> Problem:
 
 
 def _not_retained(decision: RejectNotRetained) -> Problem:
-    if decision.settled_by == "resolved":
+    word = _WORDS.get(decision.settled_by)
+    if word is not None and decision.status is None:
         return Problem(
             "response-not-retained",
-            "Do not repeat it: a person resolved this command as executed; there is no response.",
+            f"Do not repeat it: {word} this command as executed; there is no response.",
             members={"resolved": "executed", **_compared(decision.compared)},
         )
     return Problem(

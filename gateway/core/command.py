@@ -42,6 +42,10 @@ class Command:
     outline: bytes
     issuer_here: bool
     """Whether the policy takes only fences that are issued here."""
+    probe_target: bytes | None = None
+    """The target of the policy's status query, made of this request."""
+    resend_within_ms: int | None = None
+    """How long after its first sending the command may be admitted again, by its policy now."""
 
     @property
     def has_entity_row(self) -> bool:
@@ -81,6 +85,6 @@ SettleResult = Literal[
     "late",  # recorded, after the command had become unknown
     "contradicts",  # recorded, though its key had been given back as not executed: an alarm
     "already",  # an earlier try of this settle had committed
-    "resolved",  # a person had settled it as executed; the response went to the audit
+    "resolved",  # a person, probe or report had settled it; the response went to the audit
     "duplicate",  # a newer attempt holds the key: two effects are to be suspected
 ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from gateway.core.model import Response
+from gateway.core.model import Response, UnknownMode
 
 __all__ = [
     "Decision",
@@ -23,6 +23,7 @@ __all__ = [
     "Known",
     "Lapsed",
     "Open",
+    "Probe",
     "RejectNotHeld",
     "RejectNotRetained",
     "RejectReused",
@@ -33,6 +34,7 @@ __all__ = [
     "Replay",
     "SettledBy",
     "State",
+    "TakeOver",
     "WaitForEntity",
     "WaitForKey",
     "decide",
@@ -41,7 +43,8 @@ __all__ = [
 State = Literal["in-flight", "unknown", "settled"]
 """Derived, never stored: settled, else past its deadline (unknown), else in flight."""
 
-SettledBy = Literal["answer", "late", "resolved"]
+SettledBy = Literal["answer", "late", "resolved", "probe", "report"]
+"""By its own response, in time or late; by a person; by a status query; by what was reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,10 @@ class Known:
     entity but were made by different rule versions, and so cannot be compared. ``response`` is kept
     only while ``state`` is settled and the body was recorded; ``status`` outlives the body.
     ``remaining_ms``: to the deadline. ``evidence_status``: the upstream's status, where an
-    ambiguous one made the outcome unknown.
+    ambiguous one made the outcome unknown. ``unknown``: its policy's rule when it was admitted.
+    ``age_ms``: since it was first admitted; ``upstream_key``: the key it was sent with;
+    ``account_same``: what this request would be sent to is the same upstream and account, with the
+    key in the same field.
     """
 
     attempt: UUID
@@ -63,6 +69,10 @@ class Known:
     response: Response | None = None
     settled_by: SettledBy | None = None
     evidence_status: int | None = None
+    unknown: UnknownMode = "hold"
+    age_ms: int = 0
+    upstream_key: str | None = None
+    account_same: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,8 @@ class Facts:
     ``attempt`` and ``fence`` are the call's own; ``mark`` is the entity's high-water mark after
     it (``None`` where the command has neither a fence nor an entity slot). ``held``: ``None``
     while the entity's fences are issued outside, else the fence now held, 0 for nobody's.
-    ``issuer_here``: the policy takes only fences that are issued here.
+    ``issuer_here``: the policy takes only fences that are issued here. ``resend_within_ms``,
+    ``probes``: what the policy says today of unknown commands.
     """
 
     attempt: UUID
@@ -91,6 +102,8 @@ class Facts:
     open: Open | None
     held: int | None
     issuer_here: bool
+    resend_within_ms: int | None = None
+    probes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,25 @@ class WaitForKey:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Row 7: the outcome of ``judged`` is unknown, and the upstream can take the command again
+    under the same key. Where the store does not agree, under its locks, as ``otherwise``."""
+
+    judged: UUID
+    upstream_key: str
+    otherwise: RejectUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Row 8: the outcome of ``judged`` is unknown, and the upstream can be asked; then admit again.
+    Where that proves nothing, as ``otherwise``."""
+
+    judged: UUID
+    otherwise: RejectUnknown
+
+
+@dataclass(frozen=True, slots=True)
 class RejectUnknown:
     """Row 9: the same command was admitted before and its outcome is unknown."""
 
@@ -193,6 +225,8 @@ Decision = (
     | Replay
     | RejectNotRetained
     | WaitForKey
+    | TakeOver
+    | Probe
     | RejectUnknown
     | RejectUnresolved
     | WaitForEntity
@@ -212,7 +246,7 @@ def decide(facts: Facts) -> Decision:
         if refused is not None:
             return refused
     if known is not None:
-        return _existing(known)
+        return _unknown(known, facts) if known.state == "unknown" else _existing(known)
     if facts.open is None:
         return Repeat()
     if facts.open.state == "unknown":
@@ -243,6 +277,20 @@ def _own(known: Known) -> Decision:
             return Lapsed(known.attempt)
         case "settled":
             return _existing(known)
+
+
+def _unknown(known: Known, facts: Facts) -> Decision:
+    """Rows 7 to 9, behind row 3. Its own slot does not stand in the way of the command."""
+    rejected = _existing(known)
+    if not isinstance(rejected, RejectUnknown) or not known.account_same:
+        return rejected
+    within_ms = facts.resend_within_ms
+    if known.unknown == "resend" and known.upstream_key is not None and within_ms is not None:
+        if known.same and known.age_ms < within_ms and facts.open is None:
+            return TakeOver(known.attempt, known.upstream_key, rejected)
+    elif known.unknown == "probe" and facts.probes:
+        return Probe(known.attempt, rejected)
+    return rejected
 
 
 def _existing(known: Known) -> Decision:

@@ -51,7 +51,9 @@ _FOLD = bytes(byte if chr(byte).isalnum() and byte < 128 else 45 for byte in ran
 """Lower case, and a dash for whatever is neither letter nor digit."""
 
 # What the gateway itself says about an answer; an upstream must not be able to say it.
-_OURS = frozenset({b"idempotent-replayed", b"gateway-outcome", b"gateway-fingerprint"})
+_OURS = frozenset(
+    {b"idempotent-replayed", b"gateway-outcome", b"gateway-fingerprint", b"gateway-evidence"}
+)
 
 # Bound to one moment or one caller, so a replay must not carry them.
 _NOT_RECORDED = frozenset(

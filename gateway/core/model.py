@@ -6,7 +6,21 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-__all__ = ["Exchange", "Fault", "FenceMode", "Headers", "Issuer", "Response", "Rules", "Stage"]
+from gateway.core.canonical import Pointer
+
+__all__ = [
+    "Exchange",
+    "Fault",
+    "FenceMode",
+    "Headers",
+    "Issuer",
+    "ProbeRules",
+    "Proof",
+    "Response",
+    "Rules",
+    "Stage",
+    "UnknownMode",
+]
 
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -74,6 +88,34 @@ class Exchange:
     close_delimited: bool = False
 
 
+UnknownMode = Literal["hold", "resend", "probe"]
+"""How an unknown outcome is found out: by a person, by sending again, by asking the upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Which answers count: one of ``status``, and, with ``where``, what its JSON body has there.
+    ``equals``: canonical forms of values of which it is one; ``None`` where ``items`` says that it
+    is a list with or without an element. An absent value equals nothing, and is no list."""
+
+    status: frozenset[int]
+    where: Pointer | None = None
+    equals: frozenset[bytes] | None = None
+    items: Literal["some", "none"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRules:
+    """How a policy reads the answers. ``absent`` is ``None`` where no answer can say it.
+    ``interval_s``: between two probes, at least. ``replays``: the answer that proves *applied* is
+    recorded as the command's response."""
+
+    applied: Proof
+    absent: Proof | None
+    interval_s: int
+    replays: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a policy says about one kind of command, in the form the core works with."""
@@ -82,7 +124,7 @@ class Rules:
     """``upstream name/command name``, e.g. ``payments/capture``."""
     fence: FenceMode
     serial: bool
-    unknown: Literal["hold"]
+    unknown: UnknownMode
     timeout_s: float
     settle_delay_s: float
     not_executed: frozenset[int]
@@ -96,3 +138,8 @@ class Rules:
     issuer: Issuer
     version: bytes
     """8 bytes: the fingerprint's rule version (fingerprint fields and entity template)."""
+    resend_within_s: int | None = None
+    """With ``resend``: how long after it was first sent a command may be sent again."""
+    resend_conflict: frozenset[int] = frozenset()
+    """Statuses by which the upstream says that the key is in use: they prove nothing."""
+    probe: ProbeRules | None = None

@@ -19,6 +19,7 @@ __all__ = [
     "Outcome",
     "Sent",
     "Unknown",
+    "after_resend",
     "classify",
     "sent_of",
 ]
@@ -90,6 +91,30 @@ def _by_status(exchange: Exchange, response: Response, rules: Rules) -> Outcome:
         start = Response(response.status, response.headers, response.body[:EVIDENCE_LIMIT])
         return Unknown(exchange.fault, "yes", start)
     return Answered(response, kept=whole, complete=whole or exchange.oversize)
+
+
+def after_resend(outcome: Outcome, rules: Rules) -> Answered | Unknown:
+    """What is proven about a command by an attempt that took over from another.
+
+    That this attempt was not sent, or not executed, says nothing about the first; and a status by
+    which the upstream reports the key as in use says nothing final about either.
+    """
+    match outcome:
+        case Answered(response) if response.status in rules.resend_conflict:
+            return _said(response)
+        case Answered() | Unknown():
+            return outcome
+        case NotExecuted(response):
+            return _said(response)
+        case NotSent(fault):
+            return Unknown(fault, "unknown")
+        case _:
+            assert_never(outcome)
+
+
+def _said(response: Response) -> Unknown:
+    start = Response(response.status, response.headers, response.body[:EVIDENCE_LIMIT])
+    return Unknown(None, "yes", start)
 
 
 def sent_of(stage: Stage) -> Sent:

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.core.command import SettleResult
 from gateway.core.decide import Decision
+from gateway.core.evidence import Probed
 from gateway.core.problems import TYPES, ProblemType
 from gateway.observe.jobmetrics import NO_LABELS, JobMetrics, Labels
 
@@ -62,6 +63,9 @@ class Metrics:
             "equal_commands", "Commands that an earlier one equals but for its key.", "policy"
         )
         self._fences = self._counter("fences_issued", "Fences issued over HTTP.")
+        self._probes = self._counter(
+            "probes", "Status queries about unknown commands, by what came of them.", "result"
+        )
         self._admit = self._histogram("admit", "Admitting one command.", _STORE_BUCKETS_S)
         self._send = self._histogram(
             "send", "Sending one attempt, until its response is complete.", _SEND_BUCKETS_S
@@ -101,6 +105,10 @@ class Metrics:
     def equal_command(self, policy: str | None) -> None:
         """One command was sent that equals an earlier one under another key."""
         self._equal.labels(self._known(policy)).inc()
+
+    def probed(self, result: Probed) -> None:
+        """One status query about an unknown command came to its end."""
+        self._probes.labels(result).inc()
 
     def fence_issued(self) -> None:
         """One fence was issued over HTTP."""
@@ -154,5 +162,7 @@ class Metrics:
             self._problems.labels(kind)
         for result in get_args(SettleResult):
             self._settles.labels(result)
+        for probed in get_args(Probed):
+            self._probes.labels(probed)
         for operation in get_args(Operation):
             self._retries.labels(operation)

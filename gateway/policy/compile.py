@@ -6,25 +6,29 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 
-from gateway.core.canonical import Pointer, parse_pointer
+from gateway.core.canonical import Pointer, canonical, parse_pointer
 from gateway.core.fences import ISSUED_LIMIT, OUTSIDE_LIMIT
 from gateway.core.fingerprint import Recipe, rule_version
 from gateway.core.headers import CONTROL
-from gateway.core.model import Rules
+from gateway.core.model import Headers, ProbeRules, Proof, Rules
 from gateway.policy.compiled import CompiledCommand, Mount, Upstream
 from gateway.policy.environment import substitute
 from gateway.policy.fields import address
 from gateway.policy.matcher import Table, parse_pattern
-from gateway.policy.schema import CommandModel, PolicyModel
-from gateway.policy.templates import Template, parse
+from gateway.policy.probes import Target, parse_target
+from gateway.policy.schema import CommandModel, PolicyModel, ProbeModel, ProofModel
+from gateway.policy.templates import Placeholder, Template, parse
+from gateway.policy.tlsfiles import certificates
 
 __all__ = ["compile_mount"]
+
+NONE: frozenset[int] = frozenset()
 
 
 def compile_mount(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Mount:
     """``model`` was read from ``file`` and has no mistake left, alone or with others."""
     upstream = _upstream(file, model, env)
-    commands = tuple(_command(command, upstream) for command in model.commands)
+    commands = tuple(_command(command, upstream, env) for command in model.commands)
     return Mount(
         file=file.name,
         upstream=upstream,
@@ -62,9 +66,10 @@ def _beside(file: Path, name: str | None) -> str | None:
     return None if name is None else str(file.parent / name)
 
 
-def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
+def _command(model: CommandModel, upstream: Upstream, env: Mapping[str, str]) -> CompiledCommand:
     entity, key, fence_from = parse(model.entity), parse(model.key), parse(model.fence_from)
     recipe = _recipe(model, fence_from)
+    probe = parse_target(model.probe.request) if model.probe is not None else None
     rules = Rules(
         policy=f"{upstream.name}/{model.name}",
         fence=model.fence,
@@ -80,6 +85,9 @@ def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
         key_days=model.retain.key_days,
         issuer=model.issuer,
         version=rule_version(recipe, entity.text),
+        resend_within_s=model.resend_within_s,
+        resend_conflict=frozenset(model.resend_conflict) if model.unknown == "resend" else NONE,
+        probe=_probe_rules(model.probe) if model.probe is not None else None,
     )
     return CompiledCommand(
         name=model.name,
@@ -91,11 +99,38 @@ def _command(model: CommandModel, upstream: Upstream) -> CompiledCommand:
         fence_from=fence_from,
         fence_limit=ISSUED_LIMIT if model.issuer == "here" else OUTSIDE_LIMIT,
         recipe=recipe,
-        decisive=_decisive(recipe, entity, key, fence_from),
+        decisive=_decisive(recipe, [entity, key, fence_from], probe),
         send_key=_bytes(model.send_key),
         send_fence=_bytes(model.send_fence),
         pass_authorization=model.pass_authorization,
         upstream_digest=_digest(upstream, model.send_key),
+        probe=probe,
+        probe_headers=_probe_headers(model.probe, env) if model.probe is not None else (),
+    )
+
+
+def _probe_rules(model: ProbeModel) -> ProbeRules:
+    return ProbeRules(
+        applied=_proof(model.applied),
+        absent=_proof(model.absent) if model.absent is not None else None,
+        interval_s=model.interval_s,
+        replays=model.replay,
+    )
+
+
+def _proof(model: ProofModel) -> Proof:
+    return Proof(
+        status=frozenset(model.status),
+        where=parse_pointer(model.where) if model.where is not None else None,
+        equals=frozenset(map(canonical, model.equals)) if model.equals is not None else None,
+        items=model.items,
+    )
+
+
+def _probe_headers(model: ProbeModel, env: Mapping[str, str]) -> Headers:
+    return tuple(
+        (name.encode("ascii"), substitute(text, env).encode("ascii"))
+        for name, text in model.headers.items()
     )
 
 
@@ -114,13 +149,11 @@ def _recipe(model: CommandModel, fence_from: Template) -> Recipe:
     )
 
 
-def _decisive(recipe: Recipe, *templates: Template) -> frozenset[bytes]:
-    read = {
-        place.name.lower().encode("ascii")
-        for template in templates
-        for place in template.placeholders
-        if place.source == "header"
-    }
+def _decisive(recipe: Recipe, templates: list[Template], probe: Target | None) -> frozenset[bytes]:
+    places: list[Placeholder] = [*(probe.placeholders if probe is not None else ())]
+    for template in templates:
+        places += template.placeholders
+    read = {place.name.lower().encode("ascii") for place in places if place.source == "header"}
     return CONTROL | {b"content-type", b"content-encoding", *recipe.headers} | read
 
 
@@ -132,6 +165,8 @@ def _digest(upstream: Upstream, send_key: str | None) -> bytes:
     parts.append((send_key or "").lower().encode("ascii"))
     for name, value in sorted((name.lower(), value) for name, value in upstream.headers):
         parts += (name, value)
+    if upstream.client_cert_file is not None:  # an account, to an upstream that asks for one
+        parts += (b"client certificate", *certificates(upstream.client_cert_file))
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)

@@ -11,6 +11,7 @@ from gateway.core.keys import Refusal
 from gateway.core.model import Headers, Rules
 from gateway.policy.errors import PolicyWarning
 from gateway.policy.matcher import SAFE_METHODS, Pattern, Table, check_path, split_path
+from gateway.policy.probes import Target
 from gateway.policy.templates import Template
 
 __all__ = ["CompiledCommand", "Match", "Mount", "NoPolicy", "Policies", "Unguarded", "Upstream"]
@@ -47,7 +48,8 @@ class Upstream:
 class CompiledCommand:
     """One kind of command. ``upstream_digest``: 16 bytes over upstream, account and key header.
     ``decisive``: the fields, in lower case, on which anything about the command depends.
-    ``send_key``, ``send_fence``: the field that carries it up, as spelled; ``None`` sends none."""
+    ``send_key``, ``send_fence``: the field that carries it up, as spelled; ``None`` sends none.
+    ``probe``: the status query, with the fields that are set on it; they hold credentials."""
 
     name: str
     rules: Rules
@@ -63,6 +65,8 @@ class CompiledCommand:
     send_fence: bytes | None
     pass_authorization: bool
     upstream_digest: bytes
+    probe: Target | None = None
+    probe_headers: Headers = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

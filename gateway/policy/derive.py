@@ -59,7 +59,8 @@ _UNSEEN = b"?"
 class Derived:
     """``fence`` is ``None`` where the policy passes fences over, or the caller sent none and may.
     ``parts``: the fingerprint's, all but the salt. ``members``: the body's, as they are compared;
-    absent where the body is too large to be expanded.
+    absent where the body is too large to be expanded. ``probe_values``: what the status query reads
+    of the request.
     """
 
     entity: str
@@ -67,10 +68,19 @@ class Derived:
     fence: int | None
     parts: Parts
     members: Json | Absent = field(repr=False, compare=False)
+    probe_values: tuple[str, ...] = ()
 
     def fingerprint(self, salt: bytes) -> bytes:
         """32 bytes, for the 16-byte salt of the caller's tenant."""
         return fingerprint(salt, self.parts)
+
+    def probe_target(self, command: CompiledCommand, upstream_key: str) -> bytes | None:
+        """The target of the command's status query at its upstream, base path included."""
+        if command.probe is None:
+            return None
+        rest = command.probe.render(self.probe_values, self.key, self.entity, upstream_key)
+        path, _, query = rest.partition(b"?")
+        return command.upstream.target(path, query)
 
     def outline(self, salt: bytes) -> bytes:
         """At most 256 bytes, recorded so that ``differences`` can be told later."""
@@ -106,6 +116,9 @@ def derive(
     fence = _fence(command, context)
     if isinstance(fence, Refusal):
         return fence
+    asked = _probe(command, context, key, entity)
+    if isinstance(asked, Refusal):
+        return asked
     refusal = _check_twins(command, headers)
     if refusal is not None:
         return refusal
@@ -123,7 +136,7 @@ def derive(
         body=compared,
         version=command.rules.version,
     )
-    return Derived(entity, key, fence, parts, members)
+    return Derived(entity, key, fence, parts, members, asked)
 
 
 def check_head(match: Match, raw_query: bytes, headers: Headers) -> Refusal | None:
@@ -144,6 +157,9 @@ def check_head(match: Match, raw_query: bytes, headers: Headers) -> Refusal | No
         found.append(_fence_field(command, context))
     else:
         found.append(_fence(command, context))
+    probe = command.probe
+    if probe is not None and all(place.source != "body" for place in probe.placeholders):
+        found.append(_probe(command, context, "x", "x"))
     found.append(_check_twins(command, headers))
     return next((refusal for refusal in found if isinstance(refusal, Refusal)), None)
 
@@ -311,6 +327,25 @@ def _key(command: CompiledCommand, context: Context) -> str | Refusal:
     return check_key(rendered)
 
 
+def _probe(
+    command: CompiledCommand, context: Context, key: str, entity: str
+) -> tuple[str, ...] | Refusal:
+    """What the status query needs of the request. Without it the command could be sent, and its
+    outcome never be asked for."""
+    if command.probe is None:
+        return ()
+    read = command.probe.read(context)
+    if not isinstance(read, tuple):
+        return _refusal(read, "request-invalid", "request-invalid", "The command's status query")
+    wrong = command.probe.check(command.probe.render(read, key, entity, "x"))
+    if wrong is None:
+        return read
+    return Refusal(
+        "request-invalid",
+        f"The command's status query cannot be made of this request. {wrong.detail}",
+    )
+
+
 def _is_key_field(name: str) -> bool:
     return name.lower() == "idempotency-key"
 
@@ -374,7 +409,8 @@ def _places(command: CompiledCommand) -> list[Placeholder]:
     read = [command.entity, command.key]
     if command.rules.fence != "off":
         read.append(command.fence_from)
-    return [place for template in read for place in template.placeholders]
+    places = [place for template in read for place in template.placeholders]
+    return [*places, *(command.probe.placeholders if command.probe is not None else ())]
 
 
 def _reads(command: CompiledCommand, body: Body) -> bool:

@@ -1,4 +1,4 @@
-"""``${NAME}`` in ``upstream_headers``. What stands in the environment never reaches an error."""
+"""``${NAME}`` in fields that a policy sets. What the environment holds never reaches an error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ def substitute(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda match: env[match[1]], text)
 
 
-def mistakes(file: str, headers: object, env: Mapping[str, str]) -> Iterator[PolicyError]:
-    """Each header value of a raw ``upstream_headers`` table that cannot be made."""
+def mistakes(
+    file: str, headers: object, env: Mapping[str, str], at: str = "upstream_headers"
+) -> Iterator[PolicyError]:
+    """Each header value of a raw table of fields that cannot be made; ``at``: where it stands."""
     for name, text in headers.items() if isinstance(headers, dict) else ():
         if not isinstance(text, str):
             continue
-        path = f"upstream_headers.{name}"
+        path = f"{at}.{name}"
         missing = sorted({ref for ref in _REFERENCE.findall(text) if not env.get(ref)})
         for variable in missing:
             state = "empty" if variable in env else "not set"

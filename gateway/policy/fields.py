@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -18,7 +18,8 @@ from pydantic_core import PydanticCustomError
 from gateway.core.canonical import parse_pointer
 from gateway.core.headers import folded
 from gateway.policy.matcher import PatternError, check_path, parse_pattern
-from gateway.policy.templates import TemplateError, parse
+from gateway.policy.probes import TargetError, parse_target
+from gateway.policy.templates import Placeholder, TemplateError, parse
 
 __all__ = [
     "FIXED",
@@ -33,6 +34,7 @@ __all__ = [
     "mount",
     "pattern",
     "pointer",
+    "probe_target",
     "sent_name",
     "size",
     "slug",
@@ -41,7 +43,9 @@ __all__ = [
     "wrong",
 ]
 
-FIXED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/fences"})
+FIXED_PATHS = frozenset(
+    {"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/evidence", "/v1/fences"}
+)
 """What the gateway answers itself, beside the routes of jobs."""
 
 # Any plain word may stand for a job's id; what is percent-encoded is no path of ours.
@@ -234,11 +238,25 @@ def template(text: str) -> str:
         parsed = parse(text)
     except TemplateError as error:
         raise wrong(error.problem, error.mend) from None
-    for place in parsed.placeholders:
+    _check_read(parsed.placeholders)
+    return text
+
+
+def probe_target(text: str) -> str:
+    """A status query that ``parse_target`` takes, and that reads what a template may read."""
+    try:
+        parsed = parse_target(text)
+    except TargetError as error:
+        raise wrong(error.problem, error.mend) from None
+    _check_read(parsed.placeholders)
+    return text
+
+
+def _check_read(placeholders: Iterable[Placeholder]) -> None:
+    for place in placeholders:
         problem = _unreadable(place.name) if place.source == "header" else None
         if problem is not None:
             raise wrong(f"{place.text} {problem}", "read the path, the body or another field")
-    return text
 
 
 def _unreadable(name: str) -> str | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.policy import crosscheck, environment, schema, tlsfiles
+from gateway.policy import crosscheck, environment, outcomes, schema, tlsfiles
 from gateway.policy.compile import compile_mount
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyError, PolicyErrors
@@ -31,7 +31,7 @@ MAX_FILE = 2**20
 def load(directory: Path, env: Mapping[str, str]) -> Policies:
     """The compiled policies of ``directory``, or raise ``PolicyErrors`` with all mistakes.
 
-    ``env`` fills ``${NAME}`` in ``upstream_headers``.
+    ``env`` fills ``${NAME}`` in the fields that a policy sets.
     """
     files = _files(directory)
     errors: list[PolicyError] = []
@@ -49,6 +49,10 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
         else:
             errors += model
         errors += crosscheck.within(sketches[-1])
+        errors += outcomes.within(sketches[-1])
+        for command in sketches[-1].commands:
+            at, fields = f"{command.path}.probe.headers", command.inner("probe", "headers")
+            errors += environment.mistakes(path.name, fields, env, at)
         errors += environment.mistakes(path.name, table.get("upstream_headers"), env)
         errors += tlsfiles.mistakes(path, table)
     errors += crosscheck.across(sketches)
@@ -57,7 +61,7 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
         raise PolicyErrors(sorted(errors, key=lambda error: order.index(error.file)))
     mounts = [compile_mount(path, model, env) for path, model in models]
     mounts.sort(key=lambda mount: (-len(mount.prefix), mount.prefix))
-    warnings = list(crosscheck.warnings(sketches))
+    warnings = [*crosscheck.warnings(sketches), *outcomes.warnings(sketches)]
     for mount in mounts:
         warnings += tlsfiles.warnings(mount.file, mount.upstream.client_cert_file, time.time())
     return Policies(tuple(mounts), tuple(warnings))

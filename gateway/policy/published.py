@@ -11,14 +11,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from gateway.policy.fields import MAX_KEEP
-from gateway.policy.schema import MAX_BODY, CommandModel, FingerprintModel, PolicyModel, RetainModel
+from gateway.policy.schema import (
+    MAX_BODY,
+    CommandModel,
+    FingerprintModel,
+    PolicyModel,
+    ProbeModel,
+    ProofModel,
+    RetainModel,
+)
 
 __all__ = ["as_text", "json_schema"]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ID = "urn:fencegate:policy-schema"
 
-_MODELS = (PolicyModel, CommandModel, FingerprintModel, RetainModel)
+_MODELS = (PolicyModel, CommandModel, FingerprintModel, RetainModel, ProbeModel, ProofModel)
 
 _SIZE = "^[0-9]{1,12} ?(B|KiB|MiB|GiB)$"
 _FIELD_NAME = "^[A-Za-z0-9!#$%&'*+.^`|~-]{1,100}$"
@@ -31,6 +39,8 @@ _PATTERNS = {
     "match": "^[A-Z][A-Z0-9-]{0,31} /",
     "send_key": _FIELD_NAME,
     "send_fence": _FIELD_NAME,
+    "request": "^GET /",
+    "where": "^/",
 }
 _ITEM_PATTERNS = {"ignore": "^/", "headers": _FIELD_NAME}
 _SIZES = {"request_limit": MAX_BODY, "keep_limit": MAX_KEEP}
@@ -72,7 +82,7 @@ def _tidy(name: str, field: dict[str, Any]) -> None:
         field["anyOf"] = [number, {"type": "string", "pattern": _SIZE}]
     if name in _PATTERNS:
         field["pattern"] = _PATTERNS[name]
-    if name in _ITEM_PATTERNS:
+    if name in _ITEM_PATTERNS and "items" in field:
         field["items"]["pattern"] = _ITEM_PATTERNS[name]
-    if name == "upstream_headers":
+    if name == "upstream_headers" or (name == "headers" and "items" not in field):
         field["propertyNames"] = {"pattern": _FIELD_NAME}

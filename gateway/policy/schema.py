@@ -21,6 +21,8 @@ __all__ = [
     "CommandModel",
     "FingerprintModel",
     "PolicyModel",
+    "ProbeModel",
+    "ProofModel",
     "RetainModel",
     "field_path",
     "mistakes",
@@ -89,6 +91,44 @@ class RetainModel(_Model):
     """How long the key is remembered at least."""
 
 
+class ProofModel(_Model):
+    """Which answers to a probe count."""
+
+    # Not from 500 on: who is in trouble knows nothing for sure.
+    status: Annotated[list[Annotated[int, Field(ge=200, le=499)]], Field(min_length=1)]
+    """The statuses that count."""
+    where: Annotated[str, AfterValidator(fields.pointer)] | None = None
+    """A JSON pointer into the answer, e.g. /data/0/status; with it also equals or items."""
+    equals: Annotated[list[str | bool | int], Field(min_length=1)] | None = None
+    """What stands there is one of these values."""
+    items: Annotated[
+        Literal["some", "none"] | None, BeforeValidator(fields.choice("some", "none"))
+    ] = None
+    """What stands there is a list, with an element or without."""
+
+
+class ProbeModel(_Model):
+    """The status query by which an unknown outcome is found out."""
+
+    request: Annotated[str, AfterValidator(fields.probe_target)]
+    """GET and a path, with the placeholders of templates, and {key}, {entity} and
+    {upstream_key}."""
+    headers: dict[_HeaderName, str] = {}
+    """Fields of the query, over upstream_headers. ${NAME} is taken from the gateway's
+    environment."""
+    applied: ProofModel
+    """What proves that the command was executed."""
+    absent: ProofModel | None = None
+    """What says that it was not; it takes two such answers. Without it only a person gives a key
+    back."""
+    interval_s: Annotated[int, Field(ge=1, le=3_600)] = 60
+    """Seconds between two queries about one command at least, and between the two that prove that
+    it was not executed."""
+    replay: bool = False
+    """Records the answer that proves it as the command's response, to be replayed; without it the
+    key answers 410."""
+
+
 class CommandModel(_Model):
     """One kind of command."""
 
@@ -113,9 +153,17 @@ class CommandModel(_Model):
     serial: bool = True
     """One command of an entity at a time, and none while an earlier one is unknown."""
     unknown: Annotated[
-        Literal["hold"], BeforeValidator(fields.choice("hold", later=("resend", "probe")))
+        Literal["hold", "resend", "probe"],
+        BeforeValidator(fields.choice("hold", "resend", "probe")),
     ] = "hold"
-    """What to do with an unknown outcome: keep it so until somebody decides."""
+    """How an unknown outcome is found out. hold: somebody decides. resend: a caller that asks again
+    sends it again, under the key of send_key. probe: the gateway asks the upstream."""
+    resend_within_s: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
+    """With resend: seconds after its first sending in which a command may be sent again; less than
+    the upstream remembers its key."""
+    resend_conflict: list[Annotated[int, Field(ge=300, le=499)]] = [409]
+    """With resend: statuses by which the upstream says that the key is in use, which prove
+    nothing."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] = 30
     """Seconds from first to last byte. A command may hold its entity for so long."""
     settle_delay_s: Annotated[int, Field(ge=0, le=86_400)] = 300
@@ -145,6 +193,8 @@ class CommandModel(_Model):
     """What must be equal for a key to be the same command."""
     retain: RetainModel = RetainModel()
     """How long things are remembered."""
+    probe: ProbeModel | None = None
+    """With unknown = "probe": how the upstream is asked."""
 
 
 class PolicyModel(_Model):
@@ -181,13 +231,13 @@ _EXAMPLES: Mapping[str, str] = {
     "upstream": 'upstream = "https://payments.example"',
     "match": 'match = "POST /v1/invoices/{invoice_id}/capture"',
     "entity": 'entity = "invoice:{path.invoice_id}"',
+    "request": 'request = "GET /v1/charges?reference={upstream_key}"',
+    "applied": 'applied = { status = [200], where = "/data", items = "some" }',
+    "status": "status = [200]",
 }
 
 _LATER: Mapping[str, str] = {
     "mode": "shadow policies are not in this release",
-    "probe": "probes are not in this release",
-    "resend_within_s": "resending is not in this release",
-    "resend_conflict": "resending is not in this release",
     "cache_s": "caching is not in this release",
 }
 
@@ -266,6 +316,9 @@ def _fields_at(parents: tuple[int | str, ...]) -> list[str]:
         "commands": CommandModel,
         "fingerprint": FingerprintModel,
         "retain": RetainModel,
+        "probe": ProbeModel,
+        "applied": ProofModel,
+        "absent": ProofModel,
     }
     named = [tables[step] for step in parents if step in tables]
     return list((named[-1] if named else PolicyModel).model_fields)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.policy.errors import PolicyError, PolicyWarning
 
-__all__ = ["context", "mistakes", "validity", "warnings"]
+__all__ = ["certificates", "context", "mistakes", "validity", "warnings"]
 
 _CA, _CERT, _KEY = "ca_file", "client_cert_file", "client_key_file"
 
@@ -146,6 +146,22 @@ def warnings(policy: str, cert_file: str | None, now: float) -> Iterator[PolicyW
             yield PolicyWarning(
                 policy, _CERT, f"is a certificate that {moment}, so upstreams refuse it; renew it"
             )
+
+
+def certificates(cert_file: str) -> list[bytes]:
+    """The certificates of a PEM file, in DER, its own first; none where it was changed since it was
+    found well-formed."""
+    try:
+        text = Path(cert_file).read_text("latin-1")
+        blocks = text.split(ssl.PEM_HEADER)[1:]
+        return [
+            ssl.PEM_cert_to_DER_cert(
+                ssl.PEM_HEADER + block.partition(ssl.PEM_FOOTER)[0] + ssl.PEM_FOOTER
+            )
+            for block in blocks
+        ]
+    except (OSError, ValueError):
+        return []
 
 
 def validity(pem: str) -> tuple[float, float]:

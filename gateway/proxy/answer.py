@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.core.decide import SettledBy
 from gateway.core.headers import relayable
 from gateway.core.model import Headers, Response
 from gateway.core.problems import Problem, ProblemType, body_of
 from gateway.upstream import Transfer
 
-__all__ = ["Answer", "Label", "of_problem", "relay", "replay"]
+__all__ = ["Answer", "Evidence", "Label", "of_problem", "relay", "replay"]
 
 Label = Literal[
     "applied", "replayed", "not-sent", "not-executed", "unknown", "rejected", "unguarded"
 ]
 """The values of ``Gateway-Outcome``."""
+
+Evidence = Literal["operator", "probe", "report"]
+"""The values of ``Gateway-Evidence``: on whose word a command counts as executed, where no response
+to it came. Its own response, in time or late, needs no word."""
+
+_EVIDENCE: Mapping[SettledBy, Evidence] = {
+    "resolved": "operator",
+    "probe": "probe",
+    "report": "report",
+}
 
 _PROBLEM_TYPE = (b"content-type", b"application/problem+json")
 
@@ -24,7 +36,7 @@ _PROBLEM_TYPE = (b"content-type", b"application/problem+json")
 class Answer:
     """``stream``: where the rest of a large body comes from, behind ``body``; whoever sends the
     answer relays or closes it. ``compared`` is false where the key was
-    recorded under other fingerprint rules."""
+    recorded under other fingerprint rules. ``evidence``: on whose word it is."""
 
     status: int
     headers: Headers
@@ -33,6 +45,7 @@ class Answer:
     stream: Transfer | None = None
     problem: ProblemType | None = None
     compared: bool = True
+    evidence: Evidence | None = None
 
 
 def relay(response: Response, outcome: Label, stream: Transfer | None = None) -> Answer:
@@ -40,12 +53,18 @@ def relay(response: Response, outcome: Label, stream: Transfer | None = None) ->
     return Answer(response.status, relayable(response.headers), response.body, outcome, stream)
 
 
-def replay(response: Response, *, compared: bool) -> Answer:
-    """The recorded response."""
-    return Answer(response.status, response.headers, response.body, "replayed", compared=compared)
+def replay(response: Response, settled_by: SettledBy, *, compared: bool) -> Answer:
+    """The recorded response; what a probe or a report brought is marked as that."""
+    return Answer(
+        *(response.status, response.headers, response.body, "replayed"),
+        compared=compared,
+        evidence=_EVIDENCE.get(settled_by),
+    )
 
 
-def of_problem(problem: Problem, outcome: Label, request_id: str) -> Answer:
+def of_problem(
+    problem: Problem, outcome: Label, request_id: str, settled_by: SettledBy = "answer"
+) -> Answer:
     """A problem document with the fields that go with it."""
     kind = problem.kind
     error = kind.error if problem.error is None else problem.error
@@ -65,4 +84,5 @@ def of_problem(problem: Problem, outcome: Label, request_id: str) -> Answer:
         outcome,
         problem=problem.type,
         compared=compared,
+        evidence=_EVIDENCE.get(settled_by),
     )

@@ -9,7 +9,7 @@ from gateway.core.command import Command
 from gateway.core.model import Rules
 from gateway.upstream import Client, Deadlines, Request
 
-__all__ = ["ADMIT_WINDOW_S", "GRACE_S", "Call", "Plan", "plan"]
+__all__ = ["ADMIT_WINDOW_S", "GRACE_S", "Call", "Plan", "first_byte_s", "plan"]
 
 GRACE_S = 5
 """Seconds that a command's deadline lies behind its ``timeout_s``: time to record the outcome."""
@@ -27,7 +27,8 @@ _STOP_BEFORE_S = 1
 @dataclass(frozen=True, slots=True)
 class Call:
     """``command`` carries the attempt of the current round; each round is an attempt of its own,
-    so that a try which may still commit is never mistaken for a later one."""
+    so that a try which may still commit is never mistaken for a later one. ``key_field``: the field
+    of ``request`` that holds the upstream's key. ``resent``: it took over from another attempt."""
 
     command: Command
     rules: Rules
@@ -35,6 +36,19 @@ class Call:
     request: Request
     wait_s: float
     tenant_name: str
+    key_field: bytes | None = None
+    resent: bool = False
+
+    def resend(self, key: str) -> Call:
+        """The same under a new attempt and the key that is recorded: a release may derive another,
+        and the upstream knows the first by none but that."""
+        headers = tuple(
+            (name, key.encode("ascii") if name == self.key_field else value)
+            for name, value in self.request.headers
+        )
+        return replace(
+            self.next_round(), request=replace(self.request, headers=headers), resent=True
+        )
 
     def next_round(self) -> Call:
         return replace(self, command=replace(self.command, attempt=uuid4()))
@@ -61,14 +75,18 @@ class Plan:
         )
 
 
+def first_byte_s(timeout_s: float) -> float:
+    """Longest from the start of an admit to the first byte that it lets out."""
+    return min(_CONNECT_S, timeout_s) + ADMIT_WINDOW_S
+
+
 def plan(started: float, rules: Rules) -> Plan:
     """The limits of an attempt whose admit leaves at ``started``."""
-    connect_s = min(_CONNECT_S, rules.timeout_s)
     return Plan(
         started=started,
-        first_byte=started + connect_s + ADMIT_WINDOW_S,
+        first_byte=started + first_byte_s(rules.timeout_s),
         last=started + rules.timeout_s + GRACE_S - _STOP_BEFORE_S,
         settled=started + rules.timeout_s + GRACE_S,
-        _connect_s=connect_s,
+        _connect_s=min(_CONNECT_S, rules.timeout_s),
         _timeout_s=rules.timeout_s,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, Protocol, assert_never
+from uuid import UUID
 
 from gateway import faults
 from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal
@@ -18,6 +19,7 @@ from gateway.core.decide import (
     Decision,
     Forward,
     Lapsed,
+    Probe,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -26,17 +28,27 @@ from gateway.core.decide import (
     RejectUnresolved,
     Repeat,
     Replay,
+    TakeOver,
     WaitForEntity,
     WaitForKey,
 )
 from gateway.core.model import Exchange
 from gateway.core.problems import Problem
-from gateway.core.settle import Answered, NotExecuted, NotSent, Unknown, classify
+from gateway.core.settle import (
+    Answered,
+    NotExecuted,
+    NotSent,
+    Outcome,
+    Unknown,
+    after_resend,
+    classify,
+)
 from gateway.errors import StoreUnavailable
 from gateway.proxy.admitting import Admitted, Admitter
 from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
 from gateway.proxy.background import Background
 from gateway.proxy.call import Call, Plan, plan
+from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
 from gateway.proxy.waiting import Entity, Full, Key, Topic, WaitRoom
 from gateway.upstream import Transfer
@@ -54,6 +66,16 @@ _LATE_HEAD = 64 * 1024
 
 _ADMIT_MARGIN_S = 0.5
 """An admit is given up this much before the send deadline: a later answer could not be used."""
+
+
+_FIND_OUT = 3
+"""Times that one call asks the upstream about its command, or finds it changed as it takes over."""
+
+
+class Asking(Protocol):
+    """``gateway.proxy.prober.Prober``, as far as a caller's own request needs it."""
+
+    async def ask(self, command: Command, judged: UUID) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -77,6 +99,8 @@ class Executor:
 
     admitter: Admitter
     settler: Settler
+    resender: Resender
+    prober: Asking
     room: WaitRoom
     background: Background
     late: Background
@@ -90,6 +114,7 @@ class Executor:
         the wait for an earlier command, before anything was admitted."""
         wait_until = self.clock() + call.wait_s
         woken_for: Topic | None = None
+        looks = 0
         while True:
             call = call.next_round()
             limits = plan(self.clock(), call.rules)
@@ -102,6 +127,13 @@ class Executor:
             decision = admitted.decision
             if isinstance(decision, Forward):
                 return await self._perform(call, limits, admitted.lost_until, trace)
+            if isinstance(decision, TakeOver | Probe) and looks < _FIND_OUT:
+                looks += 1
+                answer = await self._find_out(call, limits, decision, trace)
+                if answer is None:
+                    continue
+                self._pass_on(woken_for)
+                return answer
             topic = _topic(call.command, decision)
             if topic != woken_for:
                 self._pass_on(woken_for)
@@ -114,10 +146,8 @@ class Executor:
                 self._pass_on(topic)
                 return _overloaded(call, str(full))
             trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
-            if end == "gone":
-                return None
-            if end == "over":
-                return self._refuse(call, decision)
+            if end != "woken":
+                return None if end == "gone" else self._refuse(call, decision)
             faults.reach("wait.woken")
             woken_for = topic
 
@@ -137,13 +167,44 @@ class Executor:
             trace.admit_s += self.clock() - limits.started
             self._abandon(call.command, lost_until)
 
+    async def _find_out(
+        self, call: Call, limits: Plan, decision: TakeOver | Probe, trace: Trace
+    ) -> Answer | None:
+        """What comes of an unknown command; ``None`` where it has changed: admit again."""
+        match decision:
+            case Probe(judged):
+                if await self.prober.ask(call.command, judged):
+                    return None
+            case TakeOver(judged, key):
+                again = call.resend(key)
+                until = limits.first_byte - _ADMIT_MARGIN_S
+                try:
+                    taken = await self.resender.take_over(again.command, judged, until)
+                except StoreUnavailable as error:
+                    if error.lost_until is not None:
+                        self.background.spawn(self._hold_lost(again, error.lost_until))
+                    return _store_unavailable(call, error)
+                if taken == "taken":
+                    trace.command = again.command
+                    trace.decision = Forward(again.command.attempt)
+                    return await self._perform(again, limits, None, trace)
+                if taken == "changed":
+                    return None
+            case _:
+                assert_never(decision)
+        return self._refuse(call, decision)
+
     def _refuse(self, call: Call, decision: Decision) -> Answer:
         request_id = call.command.request_id
         match decision:
-            case Replay(response, _, compared):
-                return replay(response, compared=compared)
+            case Replay(response, settled_by, compared):
+                return replay(response, settled_by, compared=compared)
             case RejectUnknown():
                 return of_problem(refusal(decision), "unknown", request_id)
+            case TakeOver(otherwise=rejected) | Probe(otherwise=rejected):
+                return of_problem(refusal(rejected), "unknown", request_id)
+            case RejectNotRetained(settled_by=settled_by):
+                return of_problem(refusal(decision), "rejected", request_id, settled_by)
             case Lapsed():
                 # Admitted, and provably not sent: the clock stepped, or an answer took too long.
                 self.background.spawn(self._release(call, "lapsed", None))
@@ -152,7 +213,6 @@ class Executor:
                 RejectStale()
                 | RejectNotHeld()
                 | RejectReused()
-                | RejectNotRetained()
                 | WaitForKey()
                 | WaitForEntity()
                 | RejectUnresolved()
@@ -201,7 +261,7 @@ class Executor:
             call.request, limits.deadlines(began), keep_limit=call.rules.keep_limit
         )
         faults.reach("answer.whole")
-        outcome = classify(transfer.exchange, call.rules)
+        outcome = _judge(call, transfer.exchange)
         trace.exchange, trace.send_s = transfer.exchange, self.clock() - began
         match outcome:
             case NotSent():
@@ -287,6 +347,15 @@ class Executor:
             await self.settler.release(Release(command, "admit given up"))
         self._changed(command)
 
+    async def _hold_lost(self, call: Call, lost_until: float) -> None:
+        """A take-over that was given up may have taken effect, or may until ``lost_until``: nothing
+        was sent by it, and what was unknown before is so again."""
+        hold = Hold(call.command, "sending it again was given up", None)
+        left = lost_until - self.clock()
+        if left > 0 and not await self.settler.hold(hold):
+            await asyncio.sleep(left)
+        await self._hold(call, hold)
+
     def _read_on(self, call: Call, transfer: Transfer, held: asyncio.Task[None]) -> None:
         """Read for late bytes after a timeout, up to a cap; then let the socket go."""
         if transfer.exchange.fault != "timeout" or len(self.late) >= _LATE_READERS:
@@ -299,7 +368,7 @@ class Executor:
         exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit + _LATE_HEAD)
         if exchange is None:
             return
-        outcome = classify(exchange, call.rules)
+        outcome = _judge(call, exchange)
         if isinstance(outcome, Answered):
             faults.reach("answer.late")
             await asyncio.wait({held})  # "unknown" is on record before what heals it
@@ -329,6 +398,11 @@ def _topic(command: Command, decision: Decision) -> Topic | None:
             return Entity(command.tenant, command.entity)
         case _:
             return None
+
+
+def _judge(call: Call, exchange: Exchange) -> Outcome:
+    outcome = classify(exchange, call.rules)
+    return after_resend(outcome, call.rules) if call.resent else outcome
 
 
 def _reason(outcome: Unknown) -> str:

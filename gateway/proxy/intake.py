@@ -16,7 +16,7 @@ from gateway.core.command import Command
 from gateway.core.fingerprint import key_digest, upstream_key
 from gateway.core.headers import CONTROL, loops, sendable, values
 from gateway.core.keys import Refusal
-from gateway.core.model import Headers
+from gateway.core.model import Headers, Rules
 from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
@@ -30,7 +30,7 @@ from gateway.proxy.body import (
     declared_length,
     read_body,
 )
-from gateway.proxy.call import GRACE_S, Call
+from gateway.proxy.call import GRACE_S, Call, first_byte_s
 from gateway.proxy.respond import Receive
 from gateway.upstream import Client, Request, Streamed
 from gateway.upstream.messages import encode_head
@@ -214,6 +214,7 @@ class Intake:
                 request=request,
                 wait_s=parse_wait(values(headers, b"prefer")),
                 tenant_name=identity.principal.tenant_name,
+                key_field=match.command.send_key,
             ),
         )
 
@@ -277,6 +278,7 @@ def command_of(match: Match, derived: Derived, principal: Principal, request_id:
     """What admit will record; its attempt is set when a round of admitting begins."""
     policy = match.command
     rules = policy.rules
+    sent_key = upstream_key(principal.salt, derived.key) if policy.send_key else None
     return Command(
         tenant=principal.tenant,
         key_digest=key_digest(principal.salt, derived.key),
@@ -291,7 +293,7 @@ def command_of(match: Match, derived: Derived, principal: Principal, request_id:
         request_id=request_id,
         serial=rules.serial,
         unknown=rules.unknown,
-        upstream_key=upstream_key(principal.salt, derived.key) if policy.send_key else None,
+        upstream_key=sent_key,
         upstream_digest=policy.upstream_digest,
         deadline_ms=int((rules.timeout_s + GRACE_S) * 1000),
         settle_delay_s=int(rules.settle_delay_s),
@@ -299,7 +301,16 @@ def command_of(match: Match, derived: Derived, principal: Principal, request_id:
         key_days=rules.key_days,
         outline=derived.outline(principal.salt),
         issuer_here=rules.issuer == "here",
+        probe_target=derived.probe_target(policy, sent_key or ""),
+        resend_within_ms=_resend_within_ms(rules),
     )
+
+
+def _resend_within_ms(rules: Rules) -> int | None:
+    """Until when it may be admitted again, so that it arrives within what the policy allows."""
+    if rules.resend_within_s is None:
+        return None
+    return int((rules.resend_within_s - first_byte_s(rules.timeout_s)) * 1000)
 
 
 def request_id_of(headers: Headers) -> str:

@@ -63,6 +63,8 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
         (b"idempotent-replayed", b"true" if answer.outcome == "replayed" else b"false"),
         (b"gateway-outcome", answer.outcome.encode("ascii")),
     ]
+    if answer.evidence is not None:
+        headers.append((b"gateway-evidence", answer.evidence.encode("ascii")))
     if not answer.compared:
         headers.append((b"gateway-fingerprint", b"not-compared"))
     if answer.outcome == "replayed" or answer.problem is not None:

@@ -172,6 +172,7 @@ def _columns(commands: Sequence[Command]) -> tuple[list[Any], ...]:
         [c.key_days for c in commands],
         [c.outline for c in commands],
         [c.issuer_here for c in commands],
+        [c.probe_target for c in commands],
     )
 
 
@@ -187,13 +188,19 @@ def _facts(command: Command, row: asyncpg.Record) -> Facts:
     # By position: one record is read for every command, and names cost a look-up each.
     (
         _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
-        evidence_status, open_key, open_state, open_remaining_ms,
+        evidence_status, open_key, open_state, open_remaining_ms, unknown, age_ms, upstream_key,
+        account_same,
     ) = row  # fmt: skip
     known = None
     if attempt is not None:
         response = None if body is None else Response(status, decode_lines(headers), body)
         known = Known(
-            attempt, state, same, remaining_ms, status, response, settled_by, evidence_status
+            *(attempt, state, same, remaining_ms, status, response, settled_by, evidence_status),
+            *(unknown, age_ms, upstream_key, account_same),
         )
     opened = None if open_key is None else Open(open_key, open_state, open_remaining_ms)
-    return Facts(command.attempt, command.fence, mark, known, opened, held, command.issuer_here)
+    return Facts(
+        *(command.attempt, command.fence, mark, known, opened, held, command.issuer_here),
+        resend_within_ms=command.resend_within_ms,
+        probes=command.probe_target is not None,
+    )

@@ -83,7 +83,7 @@ class CommandInfo:
 class CommandDetail:
     """Everything that is recorded of one command, and of its entity now: ``mark`` is the
     high-water mark, ``is_open`` tells that the command holds the entity's open slot. ``body`` is
-    ``None`` where it is not kept."""
+    ``None`` where it is not kept. ``probe``: the target of its status query."""
 
     info: CommandInfo
     fingerprint: bytes
@@ -99,6 +99,7 @@ class CommandDetail:
     headers: Headers
     body: bytes | None
     expires_at: datetime | None
+    probe: str | None
     mark: int | None
     is_open: bool
 
@@ -331,6 +332,7 @@ def _detail(tenant: Tenant, row: asyncpg.Record) -> CommandDetail:
         headers=() if row["headers"] is None else decode_lines(row["headers"]),
         body=row["body"],
         expires_at=row["expires_at"],
+        probe=None if row["probe_target"] is None else row["probe_target"].decode("ascii"),
         mark=row["mark"],
         is_open=bool(row["is_open"]),
     )

@@ -25,12 +25,14 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.core.command import Command, Hold, Release, Settle
 from gateway.core.decide import Facts, Forward, RejectNotHeld, RejectStale, decide
+from gateway.core.evidence import Judged, Verdict
 from gateway.core.headers import decode_lines
 from gateway.core.issuing import Issued
 from gateway.core.model import Response
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
 from gateway.store.fences import FenceStore
+from gateway.store.unknowns import Due, Report, UnknownStore
 from tests.kit.commands import attempt, command, digest, response
 from tests.kit.db import Server
 from tests.kit.invariants import (
@@ -191,7 +193,79 @@ class Issue:
         return Issued(model.issue(self.tenant, self.entity))
 
 
-Step = Admit | Finish | Resolve | Issue
+BUSY_MS = 30_000
+INTERVAL_S = 60
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """``command`` in place of the attempt that was judged; by its own key, as it is told."""
+
+    command: Command
+    judged: UUID
+
+    async def perform(self, database: Any) -> object:
+        return await UnknownStore(database).take_over(self.command, self.judged)
+
+    def expect(self, model: Model) -> object:
+        return model.take_over(self.command, self.judged)
+
+
+@dataclass(frozen=True)
+class AskNow:
+    """The look of a caller's own request; ``Probed`` is what it shows."""
+
+    command: Command
+
+    async def perform(self, database: Any) -> object:
+        c = self.command
+        return await UnknownStore(database).ask_now(c, c.attempt, BUSY_MS) is not None
+
+    def expect(self, model: Model) -> object:
+        return model.ask_now(self.command, self.command.attempt, BUSY_MS)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """``asked_at``, ``asked_ms``: one moment, as the store and as the model name it."""
+
+    command: Command
+    verdict: Verdict
+    asked_at: datetime
+    asked_ms: int
+
+    async def perform(self, database: Any) -> object:
+        c = self.command
+        target = c.probe_target or b""
+        due = Due(*(c.tenant, c.key_digest, c.attempt, c.policy, c.entity, target, self.asked_at))
+        judged = Judged(self.verdict, "a probe was answered")
+        return await UnknownStore(database).probed(due, judged, INTERVAL_S, None)
+
+    def expect(self, model: Model) -> object:
+        c = self.command
+        return model.probed(c, c.attempt, self.verdict, self.asked_ms, INTERVAL_S)
+
+
+@dataclass(frozen=True)
+class Reported:
+    command: Command
+    executed: bool
+    named: bool
+
+    async def perform(self, database: Any) -> object:
+        c = self.command
+        report = Report(
+            *(c.tenant, c.key_digest, c.key, c.attempt if self.named else None, self.executed),
+            *("a webhook said so", "worker-1", "r", None),
+        )
+        return (await UnknownStore(database).report(report))[0]
+
+    def expect(self, model: Model) -> object:
+        attempt = self.command.attempt if self.named else None
+        return model.report(self.command, attempt, executed=self.executed)
+
+
+Step = Admit | Finish | Resolve | Issue | TakeOver | AskNow | Probed | Reported
 
 
 @dataclass(frozen=True)
@@ -217,12 +291,15 @@ SPEC = st.fixed_dictionaries(
         "policy": st.sampled_from(["pay/charge", "pay/charge", "pay/charge", "pay/refund"]),
         "rules": st.sampled_from(["v1", "v1", "v2"]),
         "serial": st.sampled_from([True, True, False]),
+        "unknown": st.sampled_from(["hold", "resend", "probe", "probe"]),
+        "upstream": st.sampled_from(["up", "up", "up", "down"]),
     }
 )
 BATCH = st.lists(SPEC, min_size=1, max_size=5)
 PICK = st.integers(0, 11)
 STATUS = st.sampled_from([200, 201, 404])
 EVIDENCE = st.sampled_from([None, response(503, b"try later")])
+VERDICT = st.sampled_from(["applied", "absent", "absent", "absent", "nothing"])
 ONE = st.one_of(
     st.tuples(st.just("admit"), BATCH),
     st.tuples(st.just("again"), PICK),
@@ -231,9 +308,15 @@ ONE = st.one_of(
     st.tuples(st.just("hold"), PICK, EVIDENCE),
     st.tuples(st.just("resolve"), PICK, st.booleans()),
     st.tuples(st.just("issue"), ENTITY),
+    st.tuples(st.just("take_over"), PICK, st.integers(0, 4), st.booleans()),
+    st.tuples(st.just("ask_now"), PICK),
+    st.tuples(st.just("probed"), PICK, VERDICT, st.integers(0, 3)),
+    st.tuples(st.just("report"), PICK, st.booleans(), st.booleans()),
 )
 # Deadlines lie 35 s ahead, the settle delay is 300 s.
-ADVANCE_MS = st.sampled_from([1, 500, 34_999, 35_000, 300_000, 335_000])
+ADVANCE_MS = st.sampled_from([1, 500, 30_000, 34_999, 35_000, 60_000, 300_000, 335_000])
+# First sent at most so long ago, to be sent again.
+RESEND_WITHIN_MS = 600_000
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -253,6 +336,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.commands: dict[UUID, Command] = {}
         self.history = History()
         self.seen: set[UUID] = set()
+        self.moments: list[tuple[datetime, int]] = [(self.started, 0)]
 
     # Rules.
 
@@ -264,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
     def rehearse(self, spec: dict[str, Any]) -> None:
         """What an admit would answer; that nothing of it stays is the invariant's to see."""
         number = self.tenant * 10_000 + next(self.numbers)
-        made = command(by=attempt(number), tenant=self.tenant, **self._with_fence(spec))
+        made = self._made(number, spec)
         facts = self.bench.run(self.bench.store.rehearse(made))
         assert facts == deepcopy(self.model).admit(made)
 
@@ -301,7 +385,28 @@ class StoreMachine(RuleBasedStateMachine):
     def advance(self, by_ms: int) -> None:
         self.bench.advance(by_ms)
         self.model.advance(by_ms)
+        self.moments.append((self.bench.now(), self.model.now_ms))
         self.at += 1
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=PICK, fence=st.integers(0, 4), same=st.booleans())
+    def take_over(self, pick: int, fence: int, same: bool) -> None:
+        self._do(self._take_over(pick, fence, same))
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=PICK)
+    def ask_now(self, pick: int) -> None:
+        self._do(self._ask_now(pick))
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=PICK, verdict=VERDICT, ago=st.integers(0, 3))
+    def probed(self, pick: int, verdict: Verdict, ago: int) -> None:
+        self._do(self._probed(pick, verdict, ago))
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=PICK, executed=st.booleans(), named=st.booleans())
+    def report(self, pick: int, executed: bool, named: bool) -> None:
+        self._do(self._report(pick, executed, named))
 
     @rule(first=ONE, second=ONE, commit=st.booleans())
     def interleave(self, first: tuple[Any, ...], second: tuple[Any, ...], commit: bool) -> None:
@@ -350,6 +455,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._compare(step, self.bench.run(step.perform(self.bench.database)))
 
     def _compare(self, step: Step, answer: object) -> None:
+        before = [row.command for row in self.model.rows.values()]
         expected = step.expect(self.model)
         assert answer == expected, (step, answer, expected)
         self.at += 1
@@ -359,12 +465,21 @@ class StoreMachine(RuleBasedStateMachine):
                 for each, facts in zip(commands, answer, strict=True):
                     self._note_admit(each, facts)
             case Finish(Settle()) if answer in ("settled", "late", "contradicts"):
-                self._note_end(step.command, "settled")
+                # Under the attempt that holds the key now: it may have taken over.
+                held = self.model.rows[self.tenant, step.command.key_digest].command
+                self._note_end(held, "settled")
             case Finish(Release()) if answer:
                 self._note_end(step.command, "released")
                 self._not_executed(step.command)
             case Resolve(_, executed) if answer == "resolved":
                 self._note_end(step.command, "executed" if executed else "not-executed")
+            case Probed(_, verdict) if answer == "resolved":
+                self._note_end(step.command, "executed" if verdict == "applied" else "not-executed")
+            case Reported(_, executed) if answer == "resolved":
+                ended = next(each for each in before if each.key == step.command.key)
+                self._note_end(ended, "executed" if executed else "not-executed")
+            case TakeOver(command, judged) if answer == "taken":
+                self._note_taken_over(command, judged)
 
     def _fits(self, order: list[tuple[Step, object]]) -> bool:
         trial = deepcopy(self.model)
@@ -392,6 +507,10 @@ class StoreMachine(RuleBasedStateMachine):
             "hold": self._hold,
             "resolve": self._resolve,
             "issue": self._issue,
+            "take_over": self._take_over,
+            "ask_now": self._ask_now,
+            "probed": self._probed,
+            "report": self._report,
         }
         return make[drawn[0]](*drawn[1:])
 
@@ -400,7 +519,7 @@ class StoreMachine(RuleBasedStateMachine):
         keys, entities = set(), set()
         for spec in batch:
             number = self.tenant * 10_000 + next(self.numbers)
-            made = command(by=attempt(number), tenant=self.tenant, **self._with_fence(spec))
+            made = self._made(number, spec)
             if made.key in keys or (made.has_entity_row and made.entity in entities):
                 continue
             keys.add(made.key)
@@ -408,6 +527,17 @@ class StoreMachine(RuleBasedStateMachine):
             commands.append(made)
         self.admits.extend(commands)
         return Admit(tuple(commands))
+
+    def _made(self, number: int, spec: dict[str, Any]) -> Command:
+        again = spec["unknown"] == "resend"
+        return command(
+            by=attempt(number),
+            tenant=self.tenant,
+            upstream_key=f"fg-{spec['key']}" if again else None,
+            resend_within_ms=RESEND_WITHIN_MS if again else None,
+            probe_target=b"/found" if spec["unknown"] == "probe" else None,
+            **self._with_fence(spec),
+        )
 
     def _with_fence(self, spec: dict[str, Any]) -> dict[str, Any]:
         """``lease``: in place of the small number, one next to what the entity has come to."""
@@ -445,6 +575,35 @@ class StoreMachine(RuleBasedStateMachine):
         chosen = self._pick_sent(pick)
         return chosen and Resolve(chosen, executed)
 
+    def _take_over(self, pick: int, fence: int, same: bool) -> TakeOver | None:
+        """By a request of its own: mostly the same as the one that was sent."""
+        chosen = self._pick_sent(pick)
+        if chosen is None:
+            return None
+        entity = self.model.entities.get((self.tenant, chosen.entity))
+        number = self.tenant * 10_000 + next(self.numbers)
+        own = max(fence, entity.mark if entity is not None else 0) if same else fence
+        made = replace(
+            chosen,
+            attempt=attempt(number),
+            fence=None if chosen.fence is None else own,
+            upstream_digest=chosen.upstream_digest if same or fence else digest("elsewhere"),
+        )
+        return TakeOver(made, chosen.attempt)
+
+    def _ask_now(self, pick: int) -> AskNow | None:
+        chosen = self._pick_sent(pick)
+        return chosen and AskNow(chosen)
+
+    def _probed(self, pick: int, verdict: Verdict, ago: int) -> Probed | None:
+        """By a look that began ``ago`` moments before now: its answer took that long."""
+        chosen = self._pick_sent(pick)
+        return chosen and Probed(chosen, verdict, *_pick(self.moments, ago))
+
+    def _report(self, pick: int, executed: bool, named: bool) -> Reported | None:
+        chosen = self._pick_sent(pick)
+        return chosen and Reported(chosen, executed, named)
+
     def _pick_sent(self, pick: int) -> Command | None:
         return _pick(list(self.commands.values()), pick) if self.commands else None
 
@@ -461,6 +620,16 @@ class StoreMachine(RuleBasedStateMachine):
                 self.commands[each.attempt] = each
             case RejectStale() | RejectNotHeld():
                 self.history.refusals.append(Refusal(each.tenant, each.key, each.attempt))
+
+    def _note_taken_over(self, each: Command, judged: UUID) -> None:
+        """It is sent again, in the same slot; what was judged has come to no other end."""
+        if each.attempt in self.sent:
+            return  # the repeat of one whose answer was lost
+        about = (self.tenant, each.key, each.entity, each.fence)
+        self.history.admissions.append(Admission(self.at, *about, each.attempt, each.serial))
+        self.history.ends.append(End(self.at, each.tenant, each.key, "resent", judged))
+        self.sent[each.attempt] = Send(self.at + 0.5, *about, each.serial, attempt=each.attempt)
+        self.commands[each.attempt] = each
 
     def _note_end(self, each: Command, how: How) -> None:
         self.history.ends.append(End(self.at, each.tenant, each.key, how, each.attempt))
@@ -498,9 +667,13 @@ class StoreMachine(RuleBasedStateMachine):
         c = expected.command
         fields = ("key", "policy", "entity", "fingerprint", "rules", "fence", "principal")
         assert [row[name] for name in fields] == [getattr(c, name) for name in fields]
-        assert (row["serial"], row["attempts"]) == (c.serial, 1)
+        earlier = tuple(row["earlier"] or ())
+        assert (row["serial"], row["attempts"]) == (c.serial, 1 + len(earlier))
+        assert (row["unknown"], row["upstream_key"]) == (c.unknown, c.upstream_key)
         unmatched = row["settled_by"] == "late" and row["admitted_at"] == row["deadline"]
         assert row["outline"] == c.outline or (unmatched and row["outline"] is None)
+        target = row["probe_target"]
+        assert target == c.probe_target or (unmatched and target is None)
         if row["settled_at"] is not None:
             assert row["expires_at"] == row["settled_at"] + timedelta(days=c.key_days)
         kept = row["body"] is not None
@@ -516,6 +689,7 @@ class StoreMachine(RuleBasedStateMachine):
             if kept
             else None,
             status=row["status"],
+            earlier=earlier,
         )
 
     def _slot(self, row: asyncpg.Record) -> tuple[int, int | None, Command | None, int | None]:
@@ -530,7 +704,7 @@ class StoreMachine(RuleBasedStateMachine):
         return holder and self.model.rows[(self.tenant, holder.key_digest)].deadline_ms
 
     def _audit_agrees(self, audit: list[asyncpg.Record]) -> None:
-        assert Counter((row["attempt"], row["event"]) for row in audit) == Counter(
+        assert Counter((row["attempt"], _event(row)) for row in audit) == Counter(
             (row.attempt, row.event) for row in self.model.audit
         )
         for row in audit:
@@ -538,10 +712,21 @@ class StoreMachine(RuleBasedStateMachine):
                 continue
             self.seen.add(row["id"])
             assert row["reason"]
-            assert row["principal"] == ("operator:o" if row["event"] == "resolved" else "worker-1")
-            self.history.evidence.append(
-                Evidence(self.at, self.tenant, row["event"], row["key"], row["attempt"])
-            )
+            deciders = ("operator:o", "gateway:probe", "worker-1")
+            assert row["principal"] in (deciders if row["event"] == "resolved" else ("worker-1",))
+            if not _event(row).endswith(" by time"):
+                self.history.evidence.append(
+                    Evidence(self.at, self.tenant, row["event"], row["key"], row["attempt"])
+                )
+
+
+def _event(row: asyncpg.Record) -> str:
+    """As the model has it: who said so is part of the name."""
+    if row["reason"].startswith("the gateway ended before it was recorded"):
+        return f"{row['event']} by time"
+    if row["event"] == "late_evidence" and row["reason"].startswith("reported "):
+        return "late_evidence reported"
+    return str(row["event"])
 
 
 def _pick(items: Sequence[T], pick: int) -> T:

@@ -6,7 +6,7 @@ import hashlib
 from uuid import UUID
 
 from gateway.core.command import Command
-from gateway.core.model import FenceMode, Response, Rules
+from gateway.core.model import FenceMode, Response, Rules, UnknownMode
 
 __all__ = ["OK", "attempt", "command", "digest", "response", "rules"]
 
@@ -38,6 +38,11 @@ def command(
     deadline_ms: int = DEADLINE_MS,
     settle_delay_s: int = SETTLE_DELAY_S,
     issuer_here: bool = False,
+    unknown: UnknownMode = "hold",
+    upstream: str = "upstream",
+    upstream_key: str | None = None,
+    probe_target: bytes | None = None,
+    resend_within_ms: int | None = None,
 ) -> Command:
     """One command under attempt ``by``; ``body`` and ``rules`` stand for what is fingerprinted."""
     return Command(
@@ -53,15 +58,17 @@ def command(
         principal="worker-1",
         request_id=f"request-{by.int}",
         serial=serial,
-        unknown="hold",
-        upstream_key=None,
-        upstream_digest=digest("upstream"),
+        unknown=unknown,
+        upstream_key=upstream_key,
+        upstream_digest=digest(upstream),
         deadline_ms=deadline_ms,
         settle_delay_s=settle_delay_s,
         response_days=30,
         key_days=400,
         outline=digest(f"{rules}/{body}", 32),
         issuer_here=issuer_here,
+        probe_target=probe_target,
+        resend_within_ms=resend_within_ms,
     )
 
 

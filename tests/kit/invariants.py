@@ -40,8 +40,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-How = Literal["settled", "released", "executed", "not-executed"]
-"""How a command's attempt ended; the last two: a person resolved it so."""
+How = Literal["settled", "released", "executed", "not-executed", "resent"]
+"""How a command's attempt ended; the third and fourth: it was resolved so. ``resent``: its outcome
+is unknown, and another took over, to an upstream that takes both for one."""
 
 _GIVING_BACK: tuple[How, ...] = ("released", "not-executed")
 
@@ -131,12 +132,12 @@ class History:
 
 def at_most_once_per_key(history: History) -> list[str]:
     """G1: between two requests of a key that may have executed lies the proof or the verdict that
-    the first did not."""
+    the first did not, or the take-over that the policy allows."""
     found = []
     sends = [send for send in history.sends if send.may_have_executed]
     for (tenant, key), of_key in _grouped(sends, lambda send: (send.tenant, send.key)):
         for first, second in pairwise(of_key):
-            if not _ended(history, first, second.at, _GIVING_BACK):
+            if not _ended(history, first, second.at, (*_GIVING_BACK, "resent")):
                 found.append(f"G1: key {key} of tenant {tenant} was sent twice: {first}, {second}")
     return found
 
@@ -245,7 +246,8 @@ async def read_store(connection: asyncpg.Connection[asyncpg.Record]) -> History:
     """
     history = History()
     for row in await connection.fetch(_SETTLED):
-        how: How = "executed" if row["settled_by"] == "resolved" else "settled"
+        told = row["settled_by"] in ("resolved", "probe", "report")
+        how: How = "executed" if told else "settled"
         history.ends.append(End(row["at"], row["tenant"], row["key"], how, row["attempt"]))
     for row in await connection.fetch(_EVIDENCE):
         history.evidence.append(
@@ -319,9 +321,11 @@ def _first_of_attempt(admissions: Sequence[Admission]) -> list[Admission]:
 
 
 def _explained(history: History, before: Observation, after: Observation) -> bool:
-    """A person resolved it, its own response came late, or it was given back on proof (and may have
-    been admitted again by a try of the same attempt whose answer was lost)."""
-    how: tuple[How, ...] = ("settled", "executed") if after.state == "settled" else _GIVING_BACK
+    """It was resolved, its own response came late, another attempt took over, or it was given back
+    on proof (and may have been admitted again by a try of the same attempt whose answer was
+    lost)."""
+    gone = (*_GIVING_BACK, "resent")
+    how: tuple[How, ...] = ("settled", "executed") if after.state == "settled" else gone
     return any(
         end.attempt == before.attempt and before.at <= end.at <= after.at and end.how in how
         for end in history.ends

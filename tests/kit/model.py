@@ -7,13 +7,15 @@ without a database use in its place; ``tests/contract`` runs on both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import Facts, Known, Open, SettledBy, State
+from gateway.core.evidence import Probed, Verdict
 from gateway.core.headers import recordable
 from gateway.core.model import Response
+from gateway.store.unknowns import ReportResult, TakenOver
 
 __all__ = ["FIRST_ISSUED", "AuditRow", "Entity", "FakeStore", "Model", "Row"]
 
@@ -47,6 +49,7 @@ class Row:
     settled_ms: int | None = None
     response: Response | None = None
     status: int | None = None
+    earlier: tuple[UUID, ...] = ()
 
     def state(self, now_ms: int) -> State:
         if self.settled_by is not None:
@@ -59,8 +62,17 @@ class AuditRow:
     """One piece of evidence; an attempt has at most one of each event, but for verdicts."""
 
     tenant: int
-    attempt: UUID
+    attempt: UUID | None
     event: str
+
+
+@dataclass
+class Watched:
+    """What is known of an unknown command that is asked about."""
+
+    attempt: UUID
+    busy_until_ms: int
+    absent_ms: int | None = None
 
 
 @dataclass
@@ -71,6 +83,9 @@ class Model:
     entities: dict[EntityKey, Entity] = field(default_factory=dict)
     rows: dict[CommandKey, Row] = field(default_factory=dict)
     audit: list[AuditRow] = field(default_factory=list)
+    watched: dict[CommandKey, Watched] = field(default_factory=dict)
+    told: set[tuple[int, bytes, UUID | None, bool]] = field(default_factory=set)
+    """What was reported and could not decide; a repeat of it leaves nothing."""
 
     def advance(self, by_ms: int) -> None:
         self.now_ms += by_ms
@@ -99,6 +114,8 @@ class Model:
             open=self._open(command, entity),
             held=None if entity is None else entity.held,
             issuer_here=command.issuer_here,
+            resend_within_ms=command.resend_within_ms,
+            probes=command.probe_target is not None,
         )
 
     def _check_fence(self, command: Command, entity: Entity | None) -> str | None:
@@ -145,6 +162,10 @@ class Model:
             response=None if hide or same is False else row.response,
             settled_by=row.settled_by,
             evidence_status=row.evidence.status if row.evidence else None,
+            unknown=row.command.unknown,  # type: ignore[arg-type]
+            age_ms=self.now_ms - row.admitted_ms,
+            upstream_key=row.command.upstream_key,
+            account_same=row.command.upstream_digest == command.upstream_digest,
         )
 
     def _open(self, command: Command, entity: Entity | None) -> Open | None:
@@ -161,9 +182,10 @@ class Model:
 
     def settle(self, settle: Settle) -> SettleResult:
         command = settle.command
-        row = self._unsettled(command)
+        row = self._unsettled(command, also_earlier=True)
         if row is not None:
-            in_time = not row.held and row.deadline_ms > self.now_ms
+            own = row.command.attempt == command.attempt
+            in_time = own and not row.held and row.deadline_ms > self.now_ms
             return self._record(row, settle, "answer" if in_time else "late")
         row = self.rows.get(_key(command))
         if row is None:
@@ -171,10 +193,10 @@ class Model:
             self.rows[_key(command)] = row
             self._record(row, settle, "late")
             return "contradicts"
-        if row.command.attempt != command.attempt:
+        if command.attempt not in (row.command.attempt, *row.earlier):
             self._note(command, "duplicate_effect_suspected")
             return "duplicate"
-        if row.settled_by == "resolved":
+        if row.settled_by in ("resolved", "probe", "report"):
             self._note(command, "late_evidence")
             return "resolved"
         return "already"
@@ -192,7 +214,7 @@ class Model:
 
     def release(self, release: Release) -> bool:
         row = self._unsettled(release.command)
-        if row is None or row.held:
+        if row is None or row.held or row.earlier:
             return False
         self._forget(row.command)
         self._note(row.command, "released")
@@ -207,7 +229,7 @@ class Model:
         self._note(row.command, "outcome_unknown")
         return True
 
-    def resolve(self, command: Command, *, executed: bool) -> str:
+    def resolve(self, command: Command, *, executed: bool, by: SettledBy = "resolved") -> str:
         row = self.rows.get(_key(command))
         if row is None:
             return "missing"
@@ -219,12 +241,129 @@ class Model:
         if not executed and self.now_ms < row.deadline_ms + row.command.settle_delay_s * 1000:
             return "too-early"
         if executed:
-            row.settled_by, row.settled_ms = "resolved", self.now_ms
+            row.settled_by, row.settled_ms = by, self.now_ms
             self._free(row.command)
         else:
             self._forget(row.command)
         self._note(row.command, "resolved")
+        self.watched.pop(_key(command), None)
         return "resolved"
+
+    def take_over(self, command: Command, judged: UUID) -> TakenOver:
+        """The unknown attempt ``judged`` gives way to ``command.attempt`` if row 7 holds."""
+        row = self.rows.get(_key(command))
+        entity = self.entities.get((command.tenant, command.entity))
+        if row is None:
+            return "changed"
+        state = row.state(self.now_ms)
+        if row.command.attempt == command.attempt and state == "in-flight":
+            return "taken"
+        other = entity.open if entity is not None else None
+        if (
+            row.command.attempt != judged
+            or state != "unknown"
+            or not self._is_good(command, entity)
+            or (row.command.serial and other is not None and _key(other) != _key(command))
+        ):
+            return "changed"
+        first = row.command
+        if (
+            first.unknown != "resend"
+            or first.upstream_key is None
+            or not _same(first, command)
+            or first.upstream_digest != command.upstream_digest
+            or self.now_ms - row.admitted_ms >= (command.resend_within_ms or 0)
+            or len(row.earlier) >= 16
+        ):
+            return "refused"
+        row.earlier += (judged,)
+        row.command = replace(
+            first,
+            attempt=command.attempt,
+            fence=command.fence,
+            principal=command.principal,
+            request_id=command.request_id,
+        )
+        row.held, row.evidence = False, None
+        row.deadline_ms = self.now_ms + command.deadline_ms
+        if first.serial and entity is not None:
+            entity.open = row.command
+        return "taken"
+
+    def _is_good(self, command: Command, entity: Entity | None) -> bool:
+        if entity is None or command.fence is None:
+            return True
+        if command.issuer_here or entity.held is not None:
+            return command.fence == entity.held
+        return command.fence >= entity.mark
+
+    def ask_now(self, command: Command, judged: UUID, busy_ms: int) -> bool:
+        """Whether it may be asked about now; nobody else asks for ``busy_ms``."""
+        row, key = self.rows.get(_key(command)), _key(command)
+        if row is None or row.command.attempt != judged or row.state(self.now_ms) != "unknown":
+            return False
+        self._tell(row)
+        asked, first = self.watched.get(key), row.command
+        if (
+            first.unknown != "probe"
+            or first.probe_target is None
+            or (first.policy, first.upstream_digest) != (command.policy, command.upstream_digest)
+            or (asked is not None and asked.busy_until_ms > self.now_ms)
+        ):
+            return False
+        absent = asked.absent_ms if asked is not None and asked.attempt == judged else None
+        self.watched[key] = Watched(judged, self.now_ms + busy_ms, absent)
+        return True
+
+    def _tell(self, row: Row) -> None:
+        """That nobody was left to say that it is unknown."""
+        if not row.held:
+            self._note(row.command, "outcome_unknown by time")
+
+    def probed(
+        self, command: Command, judged: UUID, verdict: Verdict, asked_ms: int, interval_s: int
+    ) -> Probed:
+        """Absence takes two who say so: late enough, and far enough apart."""
+        row, asked = self.rows.get(_key(command)), self.watched.get(_key(command))
+        if asked is not None and asked.attempt != judged:
+            asked = None
+        if verdict == "applied":
+            return self._probe_says(command, judged, executed=True)
+        counts = (
+            row is not None
+            and row.command.attempt == judged
+            and row.settled_by is None
+            and verdict == "absent"
+            and asked_ms >= row.deadline_ms + row.command.settle_delay_s * 1000
+        )
+        first = asked.absent_ms if asked is not None else None
+        if counts and first is not None and asked_ms >= first + interval_s * 1000:
+            return self._probe_says(command, judged, executed=False)
+        if asked is not None:
+            asked.busy_until_ms = self.now_ms
+            if counts and first is None:
+                asked.absent_ms = self.now_ms
+        return "absent-once" if counts and first is None else "asked"
+
+    def _probe_says(self, command: Command, judged: UUID, *, executed: bool) -> Probed:
+        judged_one = replace(command, attempt=judged)
+        return self.resolve(judged_one, executed=executed, by="probe")  # type: ignore[return-value]
+
+    def report(self, command: Command, attempt: UUID | None, *, executed: bool) -> ReportResult:
+        """What somebody outside says; ``attempt`` ``None``: of whichever holds the key."""
+        row = self.rows.get(_key(command))
+        judged = attempt or (row.command.attempt if row is not None else command.attempt)
+        said = self.resolve(replace(command, attempt=judged), executed=executed, by="report")
+        if said == "settled" and not executed:
+            said = "contradicts"
+        elif said == "missing" and executed:
+            said = "orphan"
+        if said in ("contradicts", "orphan", "changed"):
+            told = attempt or (row.command.attempt if row is not None else None)
+            if (command.tenant, command.key_digest, told, executed) not in self.told:
+                self.told.add((command.tenant, command.key_digest, told, executed))
+                self.audit.append(AuditRow(command.tenant, told, "late_evidence reported"))
+        return said  # type: ignore[return-value]
 
     def ready(
         self, keys: Sequence[CommandKey], entities: Sequence[EntityKey]
@@ -244,12 +383,13 @@ class Model:
     def _slot_ended(self, holder: Command | None) -> bool:
         return holder is None or self.rows[_key(holder)].state(self.now_ms) != "in-flight"
 
-    def _unsettled(self, command: Command) -> Row | None:
-        """The row of exactly this attempt, while it is not settled."""
+    def _unsettled(self, command: Command, *, also_earlier: bool = False) -> Row | None:
+        """The row of exactly this attempt, while it is not settled; or of one that took over."""
         row = self.rows.get(_key(command))
-        if row is None or row.command.attempt != command.attempt or row.settled_by is not None:
+        if row is None or row.settled_by is not None:
             return None
-        return row
+        known = (row.command.attempt, *(row.earlier if also_earlier else ()))
+        return row if command.attempt in known else None
 
     def _forget(self, command: Command) -> None:
         del self.rows[_key(command)]
@@ -288,6 +428,13 @@ class FakeStore:
 
     async def hold(self, holds: Sequence[Hold]) -> list[bool]:
         return [self.model.hold(each) for each in holds]
+
+    async def take_over(self, command: Command, judged: UUID) -> TakenOver:
+        return self.model.take_over(command, judged)
+
+    async def ask(self, command: Command, judged: UUID) -> bool:
+        """A prober that can reach no upstream."""
+        return False
 
     async def ready(
         self, keys: Sequence[CommandKey], entities: Sequence[EntityKey]

@@ -1,15 +1,15 @@
 -- name: admit
 -- guard: new key, fence not below the high-water mark and, where fences are issued here, the one now
--- held, entity not open (see migrations/0005).
+-- held, entity not open (see migrations/0012).
 select ord, mark, held, known_attempt, known_state, known_same, known_remaining_ms, known_status,
        known_headers, known_body, known_settled_by, known_evidence_status, open_key, open_state,
-       open_remaining_ms
+       open_remaining_ms, known_unknown, known_age_ms, known_upstream_key, known_account_same
   from gateway.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-                     $18, $19, $20, $21)
+                     $18, $19, $20, $21, $22)
  order by ord;
 
 -- name: settle
--- guard: the attempt's own uuid, and not settled.
+-- guard: the attempt's own uuid or one that took over from it, and not settled (see migrations/0013).
 select result from gateway.settle($1, $2, $3, $4, $5, $6, $7) order by ord;
 
 -- name: settle_unmatched
@@ -18,7 +18,7 @@ select gateway.settle_unmatched($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $1
                                 $16, $17, $18, $19, $20, $21);
 
 -- name: release
--- guard: the attempt's own uuid, and not settled.
+-- guard: the attempt's own uuid, not settled, and taken over from none.
 select released from gateway.release($1, $2, $3, $4, $5) order by ord;
 
 -- name: hold

@@ -18,6 +18,7 @@ from gateway.core.decide import (
     Known,
     Lapsed,
     Open,
+    Probe,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -26,6 +27,7 @@ from gateway.core.decide import (
     RejectUnresolved,
     Repeat,
     Replay,
+    TakeOver,
     WaitForEntity,
     WaitForKey,
     decide,
@@ -39,6 +41,8 @@ KNOWN = Known(OTHER, "in-flight", same=True, remaining_ms=900)
 KEPT = replace(KNOWN, state="settled", status=200, response=OK, settled_by="answer")
 NOT_KEPT = replace(KEPT, response=None)
 UNKNOWN = replace(KNOWN, state="unknown", remaining_ms=-5, evidence_status=503)
+RESENDABLE = replace(UNKNOWN, unknown="resend", age_ms=999, upstream_key="fg-1", account_same=True)
+ASKABLE = replace(UNKNOWN, unknown="probe", account_same=True)
 BUSY = Open("earlier", "in-flight", 700)
 STUCK = Open("earlier", "unknown", -1)
 FREE = Facts(attempt=OWN, fence=7, mark=7, known=None, open=None, held=None, issuer_here=False)
@@ -52,6 +56,14 @@ def facts(known: Known | None, held: Open | None = None, *, fence: int | None = 
 def here(given: Facts, held: int | None, *, policy: bool = False) -> Facts:
     """The same on an entity whose fences are issued here, or under such a policy."""
     return replace(given, held=held, issuer_here=policy)
+
+
+def rules_now(given: Facts) -> Facts:
+    """The same under a policy that can send again within a second, and ask."""
+    return replace(given, resend_within_ms=1_000, probes=True)
+
+
+REJECTED = RejectUnknown(503, compared=True)
 
 
 def other_rules(known: Known) -> Known:
@@ -114,6 +126,34 @@ ROWS: dict[str, tuple[Facts, Decision]] = {
     "5 not kept, not compared": (
         facts(other_rules(NOT_KEPT)),
         RejectNotRetained(200, "answer", compared=False),
+    ),
+    "7 resend": (rules_now(facts(RESENDABLE)), TakeOver(OTHER, "fg-1", REJECTED)),
+    "7 not now, by the policy": (facts(RESENDABLE), REJECTED),
+    "7 another account": (rules_now(facts(replace(RESENDABLE, account_same=False))), REJECTED),
+    "7 no key was sent": (rules_now(facts(replace(RESENDABLE, upstream_key=None))), REJECTED),
+    "7 too old": (rules_now(facts(replace(RESENDABLE, age_ms=1_000))), REJECTED),
+    "7 not compared": (
+        rules_now(facts(other_rules(RESENDABLE))),
+        RejectUnknown(503, compared=False),
+    ),
+    "7 another holds the slot": (rules_now(facts(RESENDABLE, BUSY)), REJECTED),
+    "7 reused": (
+        rules_now(facts(replace(RESENDABLE, same=False))),
+        RejectReused(replace(RESENDABLE, same=False)),
+    ),
+    "7 stale": (rules_now(facts(RESENDABLE, fence=6)), RejectStale(6, 7)),
+    "7 in flight": (rules_now(facts(replace(RESENDABLE, state="in-flight"))), WaitForKey(-5)),
+    "8 probe": (rules_now(facts(ASKABLE)), Probe(OTHER, REJECTED)),
+    "8 not compared": (
+        rules_now(facts(other_rules(ASKABLE))),
+        Probe(OTHER, RejectUnknown(503, compared=False)),
+    ),
+    "8 though another holds the slot": (rules_now(facts(ASKABLE, BUSY)), Probe(OTHER, REJECTED)),
+    "8 no probe now": (facts(ASKABLE), REJECTED),
+    "8 another account": (rules_now(facts(replace(ASKABLE, account_same=False))), REJECTED),
+    "9 held, whatever the policy says now": (
+        rules_now(facts(replace(ASKABLE, unknown="hold", upstream_key="fg-1"))),
+        REJECTED,
     ),
     "6 in flight": (facts(KNOWN), WaitForKey(900)),
     "6 in flight, not compared": (facts(other_rules(KNOWN)), WaitForKey(900)),
@@ -178,7 +218,10 @@ def test_the_own_row_that_a_person_resolved_is_not_sent() -> None:
 
 # Every combination.
 
-STATES: tuple[Known, ...] = (KNOWN, UNKNOWN, KEPT, NOT_KEPT)
+STATES: tuple[Known, ...] = (
+    *(KNOWN, UNKNOWN, RESENDABLE, replace(RESENDABLE, age_ms=2_000), ASKABLE, KEPT, NOT_KEPT),
+    *(replace(each, account_same=False) for each in (RESENDABLE, ASKABLE)),
+)
 KNOWNS: tuple[Known | None, ...] = (
     None,
     *(
@@ -192,9 +235,9 @@ OPENS = (None, BUSY, STUCK)
 FENCES = ((None, None), (None, 7), (6, 7), (7, 7))
 ISSUED = ((None, False), (None, True), (0, False), (0, True), (7, False), (7, True))
 EVERYTHING = tuple(
-    Facts(OWN, fence, mark, known, opened, held, issuer_here)
-    for known, opened, (fence, mark), (held, issuer_here) in itertools.product(
-        KNOWNS, OPENS, FENCES, ISSUED
+    Facts(OWN, fence, mark, known, opened, held, issuer_here, *now)
+    for known, opened, (fence, mark), (held, issuer_here), now in itertools.product(
+        KNOWNS, OPENS, FENCES, ISSUED, ((None, False), (1_000, True))
     )
 )
 
@@ -213,6 +256,19 @@ def _own(facts: Facts, state: str) -> bool:
 def _state(facts: Facts, state: str) -> bool:
     """Of the row under the key, whoever's it is: an own settled one is replayed like another."""
     return facts.known is not None and facts.known.state == state
+
+
+def _may_be_sent_again(f: Facts) -> bool:
+    known = f.known
+    return (
+        known is not None
+        and known.state == "unknown"
+        and (known.unknown, known.same, known.account_same) == ("resend", True, True)
+        and known.upstream_key is not None
+        and f.resend_within_ms is not None
+        and known.age_ms < f.resend_within_ms
+        and f.open is None
+    )
 
 
 IN_ORDER: tuple[Row, ...] = (
@@ -246,6 +302,16 @@ IN_ORDER: tuple[Row, ...] = (
     ),
     ("5", lambda f: _state(f, "settled"), RejectNotRetained),
     ("6", lambda f: _state(f, "in-flight"), WaitForKey),
+    ("7", lambda f: _may_be_sent_again(f), TakeOver),
+    (
+        "8",
+        lambda f: (
+            _state(f, "unknown")
+            and f.known is not None
+            and (f.known.unknown, f.known.account_same, f.probes) == ("probe", True, True)
+        ),
+        Probe,
+    ),
     ("9", lambda f: _state(f, "unknown"), RejectUnknown),
     ("11", lambda f: f.open is not None and f.open.state == "unknown", RejectUnresolved),
     ("12", lambda f: f.open is not None, WaitForEntity),

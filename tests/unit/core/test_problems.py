@@ -22,6 +22,8 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     "forbidden": (403, "no", "never"),
     "entity-mismatch": (403, "no", "never"),
     "no-policy": (404, "no", "never"),
+    "no-command": (404, "no", "never"),
+    "evidence-refused": (409, "no", "never"),
     "method-not-allowed": (405, "no", "never"),
     "body-too-large": (413, "no", "never"),
     "fence-required": (428, "no", "never"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.core.settle import (
     NotSent,
     Outcome,
     Unknown,
+    after_resend,
     classify,
     sent_of,
 )
@@ -171,3 +173,26 @@ def test_what_may_be_said_of_the_bytes_only_ever_rises(stage: Stage) -> None:
     ranks = [order.index(sent_of(each)) for each in Stage]
     assert ranks == sorted(ranks)
     assert (sent_of(stage) == "no") == (stage < Stage.SENDING_HEADERS)
+
+
+RESENT = replace(rules(), resend_conflict=frozenset({409}))
+
+
+@pytest.mark.parametrize("status", [*NOT_EXECUTED, *AMBIGUOUS, 409])
+def test_a_status_proves_nothing_about_an_attempt_that_was_taken_over(status: int) -> None:
+    outcome = after_resend(classify(complete(status), RESENT), RESENT)
+    assert outcome == Unknown(None, "yes", answer(status))
+
+
+def test_not_sending_proves_nothing_about_an_attempt_that_was_taken_over() -> None:
+    for stage, fault in itertools.product(BEFORE_THE_FIRST_BYTE, FAULTS):
+        outcome = after_resend(classify(Exchange(stage, fault=fault), RESENT), RESENT)
+        assert outcome == Unknown(fault, "unknown")
+
+
+@pytest.mark.parametrize("status", sorted({*PLAIN} - {409}))
+def test_a_final_answer_to_the_attempt_that_took_over_settles(status: int) -> None:
+    for exchange in (complete(status), cut(status)):
+        outcome = classify(exchange, RESENT)
+        assert isinstance(outcome, Answered)
+        assert after_resend(outcome, RESENT) == outcome

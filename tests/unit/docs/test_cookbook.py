@@ -42,7 +42,16 @@ RECIPES = list(recipes())
 
 def test_every_kind_of_api_has_a_recipe() -> None:
     names = {recipe.name for recipe in RECIPES}
-    assert names == {"stripe", "paypal", "jira", "servicenow", "zendesk", "tools", "plant"}
+    assert names == {
+        "stripe",
+        "paypal",
+        "jira",
+        "servicenow",
+        "zendesk",
+        "tools",
+        "plant",
+        "ledger",
+    }
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

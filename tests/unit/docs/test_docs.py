@@ -21,7 +21,14 @@ from gateway.observe.log import Decided
 from gateway.observe.metrics import Metrics
 from gateway.policy import fields as policy_fields
 from gateway.policy.loader import load
-from gateway.policy.schema import CommandModel, FingerprintModel, PolicyModel, RetainModel
+from gateway.policy.schema import (
+    CommandModel,
+    FingerprintModel,
+    PolicyModel,
+    ProbeModel,
+    ProofModel,
+    RetainModel,
+)
 from gateway.policy.tools import ToolModel
 from gateway.proxy.answer import Label
 from gateway.settings import PREFIX as VARIABLE_PREFIX
@@ -169,6 +176,8 @@ def test_the_audit_events_are_the_audits() -> None:
         ("## A command", CommandModel),
         ("### `[commands.fingerprint]`", FingerprintModel),
         ("### `[commands.retain]`", RetainModel),
+        ("### `[commands.probe]`", ProbeModel),
+        ("### A proof", ProofModel),
     ],
 )
 def test_every_policy_field_is_documented_with_its_default(

@@ -15,7 +15,14 @@ from jsonschema import Draft202012Validator
 
 from gateway.cli.main import main
 from gateway.policy.published import as_text, json_schema
-from gateway.policy.schema import CommandModel, FingerprintModel, PolicyModel, RetainModel
+from gateway.policy.schema import (
+    CommandModel,
+    FingerprintModel,
+    PolicyModel,
+    ProbeModel,
+    ProofModel,
+    RetainModel,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "docs" / "policy.schema.json"
@@ -23,7 +30,7 @@ MEND = "regenerate it: .venv/bin/python -m gateway.cli check --schema > docs/pol
 
 KEYWORDS = {
     *("default", "description", "type", "pattern", "enum", "const", "items", "anyOf", "$ref"),
-    *("minimum", "maximum", "exclusiveMinimum", "minLength", "maxItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "minLength", "minItems", "maxItems"),
     *("additionalProperties", "propertyNames"),
 }
 
@@ -42,6 +49,15 @@ FULL: dict[str, Any] = {
             "send_key": "Idempotency-Key",
             "fingerprint": {"body": "json", "ignore": ["/trace"], "headers": ["X-Version"]},
             "retain": {"response_days": 7},
+            "unknown": "probe",
+            "probe": {
+                "request": "GET /v1/captures?reference={upstream_key}",
+                "headers": {"X-Reader": "yes"},
+                "applied": {"status": [200], "where": "/data", "items": "some"},
+                "absent": {"status": [404], "where": "/error", "equals": ["none", 0, False]},
+                "interval_s": 5,
+                "replay": True,
+            },
         }
     ],
 }
@@ -83,7 +99,8 @@ def test_every_field_is_described_and_has_its_default() -> None:
     assert "://" not in schema["$id"]
     tables = [(PolicyModel, schema)]
     tables += [
-        (m, schema["$defs"][m.__name__]) for m in (CommandModel, FingerprintModel, RetainModel)
+        (m, schema["$defs"][m.__name__])
+        for m in (CommandModel, FingerprintModel, RetainModel, ProbeModel, ProofModel)
     ]
     for model, table in tables:
         assert table["title"]
@@ -131,6 +148,10 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("commands.fingerprint", {"body": "xml"}, "is not one of"),
     ("commands.fingerprint", {"ignore": ["trace"]}, "does not match"),
     ("commands.retain", {"key_days": 0}, "minimum"),
+    ("commands.unknown", "guess", "is not one of"),
+    ("commands.probe", {"request": "POST /v1", "applied": {"status": [200]}}, "does not match"),
+    ("commands.probe", {"request": "GET /v1", "applied": {"status": [500]}}, "maximum"),
+    ("commands.probe", {"request": "GET /v1", "applied": {"status": []}}, "non-empty"),
 ]
 
 

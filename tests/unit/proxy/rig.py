@@ -20,6 +20,7 @@ from gateway.proxy.answer import Answer
 from gateway.proxy.background import Background
 from gateway.proxy.call import Call
 from gateway.proxy.execute import Executor, Trace
+from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
 from gateway.proxy.waiting import WaitRoom
 from gateway.upstream import Deadlines, Request
@@ -162,6 +163,8 @@ class Rig:
         self.executor = executor(
             admitter=Admitter(self.store, self.clock),
             settler=Settler(self.store, lambda _: None),
+            resender=Resender(self.store, self.clock),
+            prober=self.store,
             room=self.room,
             background=self.background,
             late=self.late,

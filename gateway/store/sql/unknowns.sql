@@ -1,0 +1,30 @@
+-- name: take_over
+-- guard: the attempt that was judged, unsettled, past its deadline; and all that row 7 asks for (see
+-- migrations/0013).
+select gateway.take_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+
+-- name: sweep
+-- guard: one at a time for each pass; only what is older than its lag.
+-- $1 pass, $2 rows.
+select gateway.sweep($1, $2);
+
+-- name: take_due
+-- guard: due, and locked by nobody; asked about only where policy, upstream and account are the same.
+-- $1, $2: policies that can be asked about, and their digests; $3 rows, $4 of them to ask about; $5 ms
+-- until they are due again.
+select tenant, key_digest, attempt, policy, entity, target, asked_at
+  from gateway.take_due($1, $2, $3, $4, $5);
+
+-- name: ask_now
+-- guard: this attempt, unknown, and asked about by nobody else now.
+select tenant, key_digest, attempt, policy, entity, target, asked_at
+  from gateway.ask_now($1, $2, $3, $4, $5, $6);
+
+-- name: probed
+-- guard: the attempt that was asked about, unsettled, past its deadline; "absent" twice, late enough
+-- and far enough apart (see migrations/0014).
+select gateway.probed($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: report
+-- guard: that of resolve (see migrations/0013).
+select result, remaining_s from gateway.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);

@@ -1,0 +1,147 @@
+"""What is done about unknown commands: find them, ask about them, send one again, hear of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+
+from gateway.core.command import Command
+from gateway.core.evidence import Judged, Probed
+from gateway.core.headers import encode_lines, recordable
+from gateway.core.model import Response
+from gateway.store.database import Database
+from gateway.store.queries import load
+
+__all__ = ["Due", "Pass", "Report", "ReportResult", "TakenOver", "UnknownStore"]
+
+_SQL = load("unknowns")
+
+_PRINCIPAL = "gateway:probe"
+"""Who decides by a probe; no gateway key has a colon in its name."""
+
+Pass = Literal["near", "far"]
+"""Which reading of the commands: soon after their admission, or once more long after."""
+
+TakenOver = Literal["taken", "changed", "refused"]
+"""``changed``: it is not as it was judged, so admit again; ``refused``: it may not be sent."""
+
+ReportResult = Literal[
+    "resolved", "missing", "settled", "in-flight", "changed", "too-early", "contradicts", "orphan"
+]
+"""As ``gateway.store.operator.Resolution``, and: ``contradicts`` what is recorded; ``orphan``: it
+was executed, and no command stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A command to ask about. ``target``: of the probe, at its upstream; ``asked_at``: database
+    time before it is asked."""
+
+    tenant: int
+    key_digest: bytes
+    attempt: UUID
+    policy: str
+    entity: str
+    target: bytes
+    asked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What somebody outside says of a command. ``attempt`` ``None``: of the one that holds the key
+    now. ``response``: what the upstream answered, where that is known."""
+
+    tenant: int
+    key_digest: bytes
+    key: str
+    attempt: UUID | None
+    executed: bool
+    reason: str
+    principal: str
+    request_id: str
+    response: Response | None
+
+
+class UnknownStore:
+    """The port. Every method raises ``StoreUnavailable`` or ``AnswerLost`` as ``Database.fetch``
+    does, and may be repeated: each is guarded by the attempt and its state."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take_over(self, command: Command, judged: UUID) -> TakenOver:
+        """Make ``command.attempt`` the attempt of the unknown command, in place of ``judged``.
+        Repeated after a lost answer, it recognises its own."""
+        c = command
+        rows = await self._database.fetch(
+            _SQL["take_over"],
+            *(c.tenant, c.key_digest, c.policy, c.entity, c.fingerprint, c.rules, c.fence),
+            *(c.issuer_here, judged, c.attempt, c.principal, c.request_id, c.upstream_digest),
+            *(c.deadline_ms, c.resend_within_ms or 0),
+        )
+        result: TakenOver = rows[0][0]
+        return result
+
+    async def sweep(self, which: Pass, limit: int) -> int:
+        """Put unsettled commands on the list, reading at most ``limit``; how many were read."""
+        rows = await self._database.fetch(_SQL["sweep"], which, limit)
+        read: int = rows[0][0]
+        return read
+
+    async def take_due(
+        self, asks: Mapping[str, bytes], limit: int, room: int, busy_ms: int
+    ) -> list[Due]:
+        """Take at most ``limit`` of the list; what comes back, at most ``room`` of it, is to be
+        asked about, and ours for ``busy_ms``. ``asks``: the commands that can be, and the upstream
+        digest of each."""
+        rows = await self._database.fetch(
+            _SQL["take_due"], list(asks), list(asks.values()), limit, room, busy_ms
+        )
+        return [_due(row) for row in rows]
+
+    async def ask_now(self, command: Command, judged: UUID, busy_ms: int) -> Due | None:
+        """Take one command because its caller asks; ``None`` where somebody is asking already, or
+        it is not unknown any more."""
+        c = command
+        rows = await self._database.fetch(
+            _SQL["ask_now"],
+            *(c.tenant, c.key_digest, judged, c.policy, c.upstream_digest, busy_ms),
+        )
+        return _due(rows[0]) if rows else None
+
+    async def probed(
+        self, due: Due, judged: Judged, interval_s: int, answer: Response | None
+    ) -> Probed:
+        """Record what a probe showed; ``answer``: to be replayed, where it proves *applied*."""
+        rows = await self._database.fetch(
+            _SQL["probed"],
+            *(due.tenant, due.key_digest, due.attempt, judged.verdict, due.asked_at, interval_s),
+            *(judged.why, _PRINCIPAL, *_columns(answer)),
+        )
+        result: Probed = rows[0][0]
+        return result
+
+    async def report(self, report: Report) -> tuple[ReportResult, int]:
+        """Decide by what is reported; the seconds are those to wait for, where that helps."""
+        r = report
+        rows = await self._database.fetch(
+            _SQL["report"],
+            *(r.tenant, r.key_digest, r.key, r.attempt, r.executed, r.reason, r.principal),
+            *(r.request_id, *_columns(r.response)),
+        )
+        return rows[0]["result"], rows[0]["remaining_s"]
+
+
+def _columns(answer: Response | None) -> tuple[int | None, bytes | None, bytes | None]:
+    if answer is None:
+        return None, None, None
+    return answer.status, encode_lines(recordable(answer.headers)), answer.body
+
+
+def _due(row: asyncpg.Record) -> Due:
+    return Due(*row)

@@ -1,0 +1,273 @@
+"""An unknown command is sent again where its policy and its upstream allow it, and not else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.core.command import Command, Release
+from gateway.store.commands import CommandStore
+from gateway.store.unknowns import UnknownStore
+from tests.kit.client import assert_problem
+from tests.kit.db import Server, execute
+from tests.kit.gateway import Scene, Stack, policy, stack
+from tests.kit.operating import on
+from tests.kit.upstream import Answer, Gate, cut, gated, hang, respond
+
+AGAIN = """
+name = "again"
+match = "POST /v1/accounts/{account}/again"
+entity = "account:{path.account}"
+timeout_s = 2
+settle_delay_s = 60
+unknown = "resend"
+send_key = "X-Reference"
+send_fence = "X-Fence"
+resend_within_s = 600
+"""
+
+HELD = """
+name = "held"
+match = "POST /v1/accounts/{account}/held"
+entity = "account:{path.account}"
+timeout_s = 2
+settle_delay_s = 1
+"""
+
+COMMANDS = (AGAIN, HELD)
+
+
+@pytest.fixture(scope="module")
+def served(postgres: Server) -> Iterator[Stack]:
+    with stack(postgres, lambda url: [policy(url, *COMMANDS)]) as made:
+        yield made
+
+
+@pytest.fixture
+def scene(served: Stack) -> Scene:
+    return served.scene()
+
+
+def test_a_repeat_sends_the_recorded_key_again_and_settles(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    first = scene.send(what="again")
+    assert_problem(first, "outcome-unknown", outcome="unknown", sent="yes", waits=True)
+    again = scene.send(what="again", fence=2)
+    assert (again.status, again.outcome) == (201, "applied")
+    one, two = scene.upstream.requests
+    assert one.one("X-Reference") == two.one("X-Reference") is not None
+    assert (one.one("X-Fence"), two.one("X-Fence")) == (b"1", b"2")
+    row = scene.row()
+    assert row is not None
+    assert (row["attempts"], row["fence"], len(row["earlier"])) == (2, 2, 1)
+    assert scene.send(what="again", fence=2).outcome == "replayed"
+    assert scene.send("next", 3, what="again").outcome == "applied"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [respond(409, b"in use"), respond(429), respond(503), respond(401), cut(), cut("reset")],
+    ids=str,
+)
+def test_what_says_nothing_final_leaves_it_unknown(scene: Scene, answer: Answer) -> None:
+    scene.upstream.next(cut(), answer)
+    scene.send(what="again")
+    reply = scene.send(what="again")
+    assert_problem(reply, "outcome-unknown", outcome="unknown", sent="yes", waits=True)
+    assert scene.state() == "unknown"
+    assert scene.send("next", 2, what="held").problem == "entity-unresolved"
+    third = scene.send(what="again", fence=2)
+    assert (third.status, third.outcome) == (201, "applied")
+    assert len({each.one("X-Reference") for each in scene.upstream.requests}) == 1
+
+
+def test_what_cannot_be_sent_again_now_leaves_it_unknown(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    scene.upstream.refuse()
+    scene.upstream.drop_connections()
+    try:
+        reply = scene.send(what="again")
+    finally:
+        scene.upstream.accept()
+    assert_problem(reply, "outcome-unknown", outcome="unknown", waits=True)
+    assert scene.state() == "unknown"
+    assert scene.send(what="again").outcome == "applied"
+
+
+def test_the_answer_to_an_attempt_that_was_taken_over_settles_its_command(scene: Scene) -> None:
+    held = Gate()
+    scene.upstream.next(gated(held, respond(201, b"first")), hang())
+    first = scene.open(what="again")
+    scene.upstream.wait_for_requests(1)
+    reply = first.reply()  # after timeout_s; its socket is read on
+    assert reply.problem == "outcome-unknown"
+    second = scene.open(what="again")
+    scene.upstream.wait_for_requests(2)
+    held.release()
+    scene.wait_for_state("settled")
+    assert scene.row()["body"] == b"first"  # type: ignore[index]
+    assert scene.row()["settled_by"] == "late"  # type: ignore[index]
+    assert scene.send("next", 2, what="again").outcome == "applied"
+    assert second.reply().problem == "outcome-unknown"
+    replay = scene.send(what="again", fence=2)
+    assert (replay.outcome, replay.body) == ("replayed", b"first")
+
+
+@pytest.mark.parametrize(
+    ("change", "fence", "problem"),
+    [
+        ("", 0, "fence-stale"),
+        ("update gateway.commands set admitted_at = admitted_at - interval '597 s'", 1, None),
+        ("update gateway.commands set upstream_digest = '\\x00'", 1, None),
+        ("update gateway.commands set upstream_key = null", 1, None),
+        ("update gateway.commands set unknown = 'hold'", 1, None),
+        ("update gateway.commands set rules = '\\x00'", 1, None),
+        (
+            "update gateway.commands set earlier = array_fill(gen_random_uuid(), array[16])",
+            1,
+            None,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_not_sent_again(
+    scene: Scene, change: str, fence: int, problem: str | None
+) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    if change:
+        execute(scene.stack.database, f"{change} where key = '{scene.key()}'")
+    assert scene.send(what="again", fence=fence).problem == (problem or "outcome-unknown")
+    assert len(scene.upstream.requests) == 1
+    assert scene.state() == "unknown"
+
+
+def test_another_request_under_the_key_is_not_sent(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    assert scene.send(what="again", body=b'{"amount":101}').problem == "key-reused"
+    assert len(scene.upstream.requests) == 1
+
+
+def test_a_held_command_is_never_sent_again(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="held")
+    assert scene.send(what="held").problem == "outcome-unknown"
+    assert len(scene.upstream.requests) == 1
+
+
+def test_two_who_repeat_at_once_send_one_at_a_time(scene: Scene) -> None:
+    gate = Gate()
+    scene.upstream.next(cut(), gated(gate))
+    scene.send(what="again")
+    first = scene.open(what="again")
+    scene.upstream.wait_for_requests(2)
+    second = scene.waiter("k", what="again")
+    gate.release()
+    assert sorted([first.reply().outcome, second.reply().outcome]) == ["applied", "replayed"]
+    assert len(scene.upstream.requests) == 2
+
+
+# -- the statement by itself, as it is judged when the facts have changed since they were read
+
+
+def take_over(scene: Scene, by: Command, judged: UUID) -> str:
+    return on(scene.stack.database, lambda database: UnknownStore(database).take_over(by, judged))
+
+
+def as_command(scene: Scene, **about: Any) -> tuple[Command, UUID]:
+    """What a repeat would take over with, and the attempt that it judged."""
+    row = scene.row()
+    assert row is not None
+    same = {
+        name: row[name]
+        for name in (
+            *("tenant", "key_digest", "key", "policy", "entity", "fingerprint", "rules", "fence"),
+            *("principal", "request_id", "serial", "unknown", "upstream_key", "upstream_digest"),
+            *("settle_delay_s", "response_days", "key_days"),
+        )
+    }
+    made = Command(
+        **same,
+        attempt=uuid4(),
+        deadline_ms=7_000,
+        outline=b"",
+        issuer_here=False,
+        resend_within_ms=600_000,
+    )
+    return replace(made, **about), row["attempt"]
+
+
+def test_two_who_judged_the_same_attempt_take_it_over_once(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    (one, judged), (other, _) = as_command(scene), as_command(scene)
+    assert take_over(scene, one, judged) == "taken"
+    assert take_over(scene, one, judged) == "taken"  # a lost answer, repeated
+    execute(
+        scene.stack.database,
+        f"update gateway.commands set deadline = gateway.clock() where key = '{scene.key()}'",
+    )
+    assert take_over(scene, other, judged) == "changed"
+    row = scene.row()
+    assert row is not None
+    assert (row["attempt"], row["attempts"]) == (one.attempt, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "about", "expected"),
+    [
+        ("deadline = gateway.clock() + interval '1 h'", {}, "changed"),
+        ("deadline = gateway.clock()", {"fence": 0}, "changed"),
+        ("unknown = 'hold'", {}, "refused"),
+        ("admitted_at = admitted_at - interval '601 s'", {}, "refused"),
+        ("upstream_key = null", {}, "refused"),
+        ("deadline = deadline", {"fingerprint": bytes(32)}, "refused"),
+        ("deadline = deadline", {"rules": bytes(8)}, "refused"),
+        ("deadline = deadline", {"upstream_digest": bytes(16)}, "refused"),
+        ("deadline = deadline", {"policy": "pay/held"}, "refused"),
+        ("deadline = deadline", {}, "taken"),
+    ],
+    ids=str,
+)
+def test_a_take_over_is_judged_under_the_locks(
+    scene: Scene, change: str, about: dict[str, Any], expected: str
+) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again", fence=1)
+    made, judged = as_command(scene, **about)
+    execute(
+        scene.stack.database,
+        f"update gateway.commands set {change} where key = '{scene.key()}'",
+    )
+    assert take_over(scene, made, judged) == expected
+    row = scene.row()
+    assert row is not None
+    assert row["attempt"] == (made.attempt if expected == "taken" else judged)
+
+
+def test_what_took_over_is_never_given_back(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    made, judged = as_command(scene)
+    assert take_over(scene, made, judged) == "taken"
+    given_back = on(
+        scene.stack.database,
+        lambda database: CommandStore(database).release([Release(made, "not sent")]),
+    )
+    assert given_back == [False]
+    assert scene.state() == "in-flight"
+
+
+def test_a_lease_that_was_lost_takes_nothing_over(scene: Scene) -> None:
+    """Fences are issued here meanwhile: only the one that is held counts."""
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    made, judged = as_command(scene)
+    held = scene.issue()
+    assert take_over(scene, replace(made, fence=held + 1), judged) == "changed"
+    assert take_over(scene, replace(made, fence=held), judged) == "taken"

@@ -1,0 +1,405 @@
+"""The list of what is not settled: who looks after what, how often, through which crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+
+from gateway.core.command import Command, Hold, Release, Settle
+from gateway.core.decide import Forward, RejectNotRetained, decide
+from gateway.core.evidence import Judged, Verdict
+from gateway.core.model import Response
+from gateway.store.commands import CommandStore
+from gateway.store.database import Database
+from gateway.store.unknowns import Due, UnknownStore
+from tests.kit.commands import OK, attempt, command, digest
+from tests.kit.db import execute, with_connection
+from tests.kit.operating import move_clock, on
+
+T = TypeVar("T")
+Asks = dict[str, bytes]
+
+ASKS: Asks = {"pay/charge": digest("upstream")}
+BUSY_MS = 30_000
+
+
+@pytest.fixture(autouse=True)
+def soon(database: str) -> None:
+    execute(database, "update gateway.sweeps set lag = '0 s'")
+
+
+def asked(number: int, **about: Any) -> Command:
+    about = {"unknown": "probe", "probe_target": b"/found?n=%d" % number, **about}
+    return command(f"k{number}", by=attempt(number), entity=f"e:{number}", **about)
+
+
+def admit(dsn: str, *commands: Command) -> None:
+    async def work(database: Database) -> None:
+        for each in commands:
+            (facts,) = await CommandStore(database).admit([each])
+            assert isinstance(decide(facts), Forward)
+
+    on(dsn, work)
+
+
+def hold(dsn: str, *commands: Command) -> None:
+    async def work(database: Database) -> None:
+        await CommandStore(database).hold([Hold(each, "no answer", None) for each in commands])
+
+    on(dsn, work)
+
+
+def store(dsn: str, use: Callable[[UnknownStore], Awaitable[T]]) -> T:
+    return on(dsn, lambda database: use(UnknownStore(database)))
+
+
+def look(dsn: str, asks: Asks = ASKS, room: int = 100) -> list[bytes]:
+    """One look, and what it is to ask."""
+
+    async def use(unknowns: UnknownStore) -> list[bytes]:
+        await unknowns.sweep("near", 1_000)
+        return [due.target for due in await unknowns.take_due(asks, 100, room, BUSY_MS)]
+
+    return sorted(store(dsn, use))
+
+
+def listed(dsn: str) -> int:
+    return with_connection(dsn, lambda conn: conn.fetchval("select count(*) from gateway.watched"))
+
+
+def audit(dsn: str) -> list[str]:
+    sql = "select event || ': ' || reason as it from gateway.audit order by at"
+    found = with_connection(dsn, lambda conn: conn.fetch(sql))
+    return [row["it"].partition(",")[0] for row in found]
+
+
+CRASHED = "outcome_unknown: the gateway ended before it was recorded"
+
+
+# -- finding them
+
+
+def test_what_nobody_settled_is_found_and_told_once(database: str) -> None:
+    """A crash leaves a row, and nobody who could say so."""
+    made = asked(1, unknown="hold", probe_target=None)
+    admit(database, made)
+    assert look(database) == []
+    assert (listed(database), audit(database)) == (1, [])
+    move_clock(database, 36)
+    for _ in range(3):
+        assert look(database) == []
+    assert (listed(database), audit(database)) == (0, [CRASHED])
+    # The second pass comes by hours later, and leaves it at that.
+    store(database, lambda unknowns: unknowns.sweep("far", 1_000))
+    look(database)
+    assert (listed(database), audit(database)) == (0, [CRASHED])
+
+
+def test_what_was_held_is_not_told_again(database: str) -> None:
+    made = asked(1, unknown="hold", probe_target=None)
+    admit(database, made)
+    hold(database, made)
+    look(database)
+    assert audit(database) == ["outcome_unknown: no answer"]
+    assert listed(database) == 0
+
+
+@pytest.mark.parametrize("end", ["settle", "release"])
+def test_what_ends_meanwhile_is_forgotten(database: str, end: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    look(database)
+    assert listed(database) == 1
+
+    async def work(opened: Database) -> None:
+        if end == "settle":
+            await CommandStore(opened).settle([Settle(made, OK, True)])
+        else:
+            await CommandStore(opened).release([Release(made, "status 429")])
+
+    on(database, work)
+    move_clock(database, 36)
+    assert look(database) == []
+    assert (listed(database), CRASHED in audit(database)) == (0, False)
+
+
+def test_a_key_that_was_given_back_and_sent_again_is_its_new_attempt(database: str) -> None:
+    first = asked(1)
+    admit(database, first)
+    look(database)
+    on(database, lambda opened: CommandStore(opened).release([Release(first, "status 429")]))
+    second = replace(first, attempt=attempt(2), probe_target=b"/second")
+    admit(database, second)
+    move_clock(database, 36)
+    assert look(database) == [b"/second"]
+
+
+def test_every_command_is_passed_whatever_the_limit(database: str) -> None:
+    admit(database, *(asked(number) for number in range(7)))
+    move_clock(database, 36)
+    read = []
+
+    async def use(unknowns: UnknownStore) -> None:
+        while count := await unknowns.sweep("near", 3):
+            read.append(count)
+
+    store(database, use)
+    assert sum(read) == 7
+    assert listed(database) == 7
+
+
+def test_a_batch_admitted_at_one_moment_is_never_cut(database: str) -> None:
+    batch = [asked(number) for number in range(5)]
+    on(database, lambda opened: CommandStore(opened).admit(batch))
+    store(database, lambda unknowns: unknowns.sweep("near", 2))
+    assert listed(database) == 5
+
+
+def test_what_is_younger_than_the_lag_is_left_for_later(database: str) -> None:
+    execute(database, "update gateway.sweeps set lag = '1 h'")
+    admit(database, asked(1))
+    look(database)
+    assert listed(database) == 0
+    move_clock(database, 3_601)
+    look(database)
+    assert listed(database) == 1
+
+
+# -- asking about them
+
+
+def test_one_process_asks_and_if_it_dies_another_does(database: str) -> None:
+    admit(database, *(asked(number) for number in range(3)))
+    move_clock(database, 36)
+    assert len(look(database)) == 3
+    assert look(database) == []
+    move_clock(database, 36 + 31)
+    assert len(look(database)) == 3
+    assert audit(database) == [CRASHED] * 3
+
+
+def test_many_at_once_take_each_command_once(database: str) -> None:
+    admit(database, *(asked(number) for number in range(40)))
+    move_clock(database, 36)
+
+    async def work(opened: Database) -> list[bytes]:
+        unknowns = UnknownStore(opened)
+        await unknowns.sweep("near", 1_000)
+        looks = await asyncio.gather(*(unknowns.take_due(ASKS, 7, 7, BUSY_MS) for _ in range(10)))
+        return [due.target for found in looks for due in found]
+
+    taken = on(database, work)
+    assert len(taken) == len(set(taken))
+    assert len(taken) + len(look(database)) == 40
+
+
+def test_what_is_beyond_the_room_stays_due_and_is_told_all_the_same(database: str) -> None:
+    admit(database, *(asked(number) for number in range(5)))
+    move_clock(database, 36)
+    assert look(database, room=0) == []
+    assert audit(database) == [CRASHED] * 5
+    assert len(look(database, room=2)) == 2
+    assert len(look(database, room=9)) == 3
+    assert look(database) == []
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [{}, {"pay/refund": digest("upstream")}, {"pay/charge": digest("another account")}],
+    ids=["none", "another-policy", "another-account"],
+)
+def test_who_cannot_ask_about_it_leaves_it_to_others(database: str, asks: Asks) -> None:
+    admit(database, asked(1))
+    move_clock(database, 36)
+    assert look(database, asks) == []
+    assert audit(database) == [CRASHED]
+    # Another account's process is passed by; its own does not wait for long.
+    move_clock(database, 36 + 301)
+    assert look(database) == [b"/found?n=1"]
+
+
+def test_a_caller_asks_at_once_and_the_background_meanwhile_not(database: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    hold(database, made)
+
+    async def now(unknowns: UnknownStore) -> Due | None:
+        return await unknowns.ask_now(made, made.attempt, BUSY_MS)
+
+    due = store(database, now)
+    assert due is not None
+    assert due.target == b"/found?n=1"
+    assert store(database, now) is None
+    assert look(database) == []
+    store(database, lambda unknowns: unknowns.probed(due, Judged("nothing", "why"), 60, None))
+    assert store(database, now) is not None
+
+
+# -- what they show
+
+
+def says(dsn: str, made: Command, verdict: Verdict, interval_s: int = 60) -> str | None:
+    """Ask now, and record that; ``None`` where nobody may ask."""
+
+    async def use(unknowns: UnknownStore) -> str | None:
+        due = await unknowns.ask_now(made, made.attempt, BUSY_MS)
+        if due is None:
+            return None
+        return await unknowns.probed(due, Judged(verdict, "a probe was answered"), interval_s, None)
+
+    return store(dsn, use)
+
+
+def test_absence_takes_two_late_and_far_apart(database: str) -> None:
+    """The window closes at 35 s, and the upstream may act for 300 s more."""
+    made = asked(1)
+    admit(database, made)
+    assert says(database, made, "absent") is None  # in flight
+    move_clock(database, 36)
+    assert says(database, made, "absent") == "asked"
+    move_clock(database, 334)
+    assert says(database, made, "absent") == "asked"
+    move_clock(database, 340)
+    assert says(database, made, "absent") == "absent-once"
+    move_clock(database, 399)
+    assert says(database, made, "absent") == "asked"
+    move_clock(database, 402)
+    assert says(database, made, "nothing") == "asked"
+    assert says(database, made, "absent") == "resolved"
+    assert audit(database) == [CRASHED, "resolved: not executed: a probe was answered"]
+    admit(database, replace(made, attempt=attempt(9)))
+
+
+def test_one_that_was_asked_before_it_counts_does_not_count_when_it_is_recorded(
+    database: str,
+) -> None:
+    made = asked(1)
+    admit(database, made)
+    move_clock(database, 334)
+    due = store(database, lambda unknowns: unknowns.ask_now(made, made.attempt, BUSY_MS))
+    assert due is not None
+    move_clock(database, 340)
+    told = Judged("absent", "why")
+    result = store(database, lambda unknowns: unknowns.probed(due, told, 60, None))
+    assert result == "asked"
+
+
+def test_what_was_found_settles_at_once_and_frees_the_entity(database: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    move_clock(database, 36)
+    assert says(database, made, "absent") == "asked"
+    assert says(database, made, "applied") == "resolved"
+    assert listed(database) == 0
+    admit(database, replace(asked(2), entity="e:1"))
+
+
+def test_pauses_grow_and_end_when_absence_begins_to_count(database: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    move_clock(database, 36)
+
+    def due_in() -> float:
+        sql = "select extract(epoch from due_at - gateway.clock())::float8 from gateway.watched"
+        return float(with_connection(database, lambda conn: conn.fetchval(sql)))
+
+    pauses = []
+    for _ in range(12):
+        says(database, made, "nothing", interval_s=5)
+        pauses.append(round(due_in()))
+    assert pauses[:7] == [5, 10, 20, 40, 80, 160, 300]
+    assert set(pauses[7:]) == {300}
+    says(database, made, "absent", interval_s=5)
+    assert 295 <= due_in() <= 300  # 335 s after its admission
+    move_clock(database, 330)
+    says(database, made, "absent", interval_s=5)
+    assert due_in() <= 6
+
+
+# -- beside the release before
+
+
+class Before:
+    """Calls the admit of the release before this."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+        numbers = ", ".join(f"${number}" for number in range(1, 22))
+        return await self._connection.fetch(
+            f"select *, 'hold', 0::bigint, null, false from gateway.admit({numbers}) order by ord",
+            *args[:21],
+        )
+
+
+@pytest.mark.parametrize("by", ["probe", "report"])
+def test_the_release_before_takes_what_was_proven_for_a_persons_word(
+    database: str, by: str
+) -> None:
+    made = asked(1, unknown="hold")
+    admit(database, made)
+    hold(database, made)
+    sql = f"select * from gateway.conclude($1, $2, $3, true, '{by}', 'r', 'p', null, null, null)"
+
+    async def work(conn: asyncpg.Connection) -> object:
+        await conn.fetch(sql, made.tenant, made.key_digest, made.attempt)
+        store = CommandStore(Before(conn))  # type: ignore[arg-type]
+        (facts,) = await store.admit([replace(made, attempt=attempt(2))])
+        return decide(facts)
+
+    assert with_connection(database, work) == RejectNotRetained(None, "resolved", compared=True)
+
+
+def test_a_late_answer_after_a_proof_goes_to_the_audit(database: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    move_clock(database, 36)
+    assert says(database, made, "applied") == "resolved"
+    late = Settle(made, Response(201, (), b"late"), True)
+    assert on(database, lambda opened: CommandStore(opened).settle([late])) == ["resolved"]
+    assert audit(database)[-1].startswith("late_evidence: response 201 of a command that was")
+
+
+# -- plans
+
+
+PLANS = """
+select relname, seq_scan, coalesce(idx_scan, 0) as idx_scan from pg_stat_user_tables
+ where schemaname = 'gateway' and relname in ('commands', 'watched', 'audit')
+"""
+
+
+def test_no_look_reads_a_whole_table(database: str) -> None:
+    """On fresh tables, which nobody has analysed."""
+
+    async def work(conn: asyncpg.Connection) -> dict[str, int]:
+        class Direct:
+            async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
+                return await conn.fetch(sql, *args)
+
+        direct: Any = Direct()
+        commands, unknowns = CommandStore(direct), UnknownStore(direct)
+        for start in range(0, 1_000, 100):
+            await commands.admit([asked(number) for number in range(start, start + 100)])
+        await commands.hold([Hold(asked(number), "no answer", None) for number in range(50)])
+        await conn.execute("select pg_stat_force_next_flush()")
+        before = {row["relname"]: row["seq_scan"] for row in await conn.fetch(PLANS)}
+        await unknowns.sweep("near", 500)
+        await unknowns.sweep("near", 500)
+        for due in await unknowns.take_due(ASKS, 20, 20, BUSY_MS):
+            await unknowns.probed(due, Judged("absent", "why"), 60, None)
+            await unknowns.probed(due, Judged("applied", "why"), 60, None)
+        await unknowns.ask_now(asked(30), attempt(30), BUSY_MS)
+        await unknowns.take_over(asked(40), attempt(40))
+        await conn.execute("select pg_stat_force_next_flush()")
+        await conn.execute("select pg_stat_clear_snapshot()")
+        after = {row["relname"]: row["seq_scan"] for row in await conn.fetch(PLANS)}
+        return {name: after[name] - before[name] for name in after}
+
+    assert with_connection(database, work) == {"commands": 0, "watched": 0, "audit": 0}
