@@ -62,6 +62,7 @@ def build(ledger: Ledger, switches: Switches, token: str) -> Starlette:
             route("/v1/invoices/{invoice_id}/capture", api.capture, "POST"),
             route("/v1/cases", api.open_case, "POST"),
             route("/v1/invoices/{invoice_id}", api.invoice, "GET"),
+            route("/v1/effects", api.find, "GET"),
             route("/v1/ledger", api.whole_ledger, "GET"),
             route("/_switches", api.set_switch, "POST"),
             route("/_switches", api.show_switches, "GET"),
@@ -75,6 +76,7 @@ class _Api:
     def __init__(self, ledger: Ledger, switches: Switches) -> None:
         self._ledger = ledger
         self._switches = switches
+        self._working: set[asyncio.Task[None]] = set()  # asyncio itself holds tasks only weakly
 
     async def capture(self, request: Request) -> Response:
         """Charge the invoice's customer, once more with every call."""
@@ -100,6 +102,7 @@ class _Api:
         self, request: Request, kind: str, subject: str, body: Mapping[str, Any]
     ) -> Response:
         caller = request.headers.get("User-Agent", "")
+        reference = _reference(request.headers.get("Client-Reference"))
         behaviour = self._behaviour(request)
         asked = f"{request.method} {request.url.path}"
         await run_in_threadpool(self._ledger.note_request, asked, caller)
@@ -107,7 +110,11 @@ class _Api:
             return JSONResponse(
                 {"error": "not now, nothing was done"}, behaviour.status, {"Retry-After": "1"}
             )
-        number = await run_in_threadpool(self._ledger.append, kind, subject, body, caller)
+        effect = (kind, subject, body, caller, reference)
+        if behaviour.name == "act-later":
+            self._act_later(behaviour.seconds, effect)
+            return _NoAnswer()
+        number = await run_in_threadpool(self._ledger.append, *effect)
         await asyncio.sleep(behaviour.seconds)
         if behaviour.name == "lose-answer":
             return _NoAnswer()
@@ -115,6 +122,29 @@ class _Api:
             return JSONResponse({"error": "something went wrong"}, behaviour.status)
         made = {"id": f"{kind}_{number}", "subject": subject, **body}
         return JSONResponse(made, 201)
+
+    def _act_later(self, seconds: float, effect: tuple[Any, ...]) -> None:
+        """The connection is gone, the work goes on: that is why a "not found" is no proof."""
+
+        async def act() -> None:
+            await asyncio.sleep(seconds)
+            await run_in_threadpool(self._ledger.append, *effect)
+
+        task = asyncio.create_task(act())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def find(self, request: Request) -> Response:
+        """The effects of one reference: how to ask whether a lost request was carried out."""
+        behaviour = parse(request.headers.get("Legacy-Behaviour", "ok"))
+        if behaviour.name == "refuse":
+            return JSONResponse({"error": "not now"}, behaviour.status)
+        reference = _reference(request.query_params.get("reference"))
+        if reference is None:
+            raise _Refused("reference is the Client-Reference of the request you ask about")
+        effects = await run_in_threadpool(self._ledger.effects, reference=reference)
+        found = [{"id": f"{each['kind']}_{each['id']}", **each["body"]} for each in effects]
+        return JSONResponse({"reference": reference, "effects": found})
 
     def _behaviour(self, request: Request) -> Behaviour:
         asked = request.headers.get("Legacy-Behaviour")
@@ -189,6 +219,12 @@ async def _json(request: Request, members: set[str]) -> dict[str, Any]:
     if not isinstance(body, dict) or set(body) != members:
         raise _Refused(f"the body is an object with the members {', '.join(sorted(members))}")
     return body
+
+
+def _reference(value: str | None) -> str | None:
+    if value is not None and not _ID.fullmatch(value):
+        raise _Refused("Client-Reference is 1 to 64 letters, digits, dots, dashes or underscores")
+    return value
 
 
 def _identifier(value: object, name: str) -> str:

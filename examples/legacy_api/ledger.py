@@ -27,7 +27,8 @@ create table if not exists effects (
     kind text not null,
     subject text not null,
     body text not null,
-    caller text not null
+    caller text not null,
+    reference text
 ) strict;
 create index if not exists effects_subject on effects (subject);
 create table if not exists requests (
@@ -50,6 +51,10 @@ class Ledger:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_SCHEMA)
+        columns = [row[1] for row in self._db.execute("pragma table_info(effects)")]
+        if "reference" not in columns:  # a file of an older copy
+            self._db.execute("alter table effects add column reference text")
+        self._db.execute("create index if not exists effects_reference on effects (reference)")
 
     def close(self) -> None:
         with self._lock:
@@ -63,25 +68,32 @@ class Ledger:
                 (_now(), request, caller),
             )
 
-    def append(self, kind: str, subject: str, body: Mapping[str, Any], caller: str) -> int:
-        """Do the thing: one more effect, never undone. Its number."""
+    def append(
+        self, kind: str, subject: str, body: Mapping[str, Any], caller: str, reference: str | None
+    ) -> int:
+        """Do the thing: one more effect, never undone. Its number. ``reference``: whatever the
+        caller calls it; it is kept, and twice the same is two effects."""
         with self._transaction() as db:
             done = db.execute(
-                "insert into effects (at, kind, subject, body, caller) values (?, ?, ?, ?, ?)",
-                (_now(), kind, subject, json.dumps(body, sort_keys=True), caller),
+                "insert into effects (at, kind, subject, body, caller, reference)"
+                " values (?, ?, ?, ?, ?, ?)",
+                (_now(), kind, subject, json.dumps(body, sort_keys=True), caller, reference),
             )
             assert done.lastrowid is not None
             return done.lastrowid
 
-    def effects(self, subject: str | None = None) -> list[dict[str, Any]]:
-        """The latest effects, oldest first."""
+    def effects(
+        self, subject: str | None = None, *, reference: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The latest effects, oldest first; of one subject or reference, or all."""
         with self._lock:
             rows = self._db.execute(
-                "select id, at, kind, subject, body, caller from effects"
-                " where ?1 is null or subject = ?1 order by id desc limit ?2",
-                (subject, SHOWN),
+                "select id, at, kind, subject, body, caller, reference from effects"
+                " where (?1 is null or subject = ?1) and (?2 is null or reference = ?2)"
+                " order by id desc limit ?3",
+                (subject, reference, SHOWN),
             ).fetchall()
-        names = ("id", "at", "kind", "subject", "body", "caller")
+        names = ("id", "at", "kind", "subject", "body", "caller", "reference")
         found = [dict(zip(names, row, strict=True)) for row in reversed(rows)]
         return [{**effect, "body": json.loads(effect["body"])} for effect in found]
 

@@ -3,6 +3,7 @@
     ok           answer as usual (after `seconds`)
     slow         the effect, then a pause of `seconds` (default 1), then the answer
     lose-answer  the effect, then the connection is closed without a byte of an answer
+    act-later    the connection is closed at once, the effect follows after `seconds`
     fail-after   the effect, then `status` (default 500)
     refuse       no effect, `status` (default 429)
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 __all__ = ["OK", "BadSwitch", "Behaviour", "Switches", "parse"]
 
-_NAMES = ("ok", "slow", "lose-answer", "fail-after", "refuse")
+_NAMES = ("ok", "slow", "lose-answer", "act-later", "fail-after", "refuse")
 _MOST_SECONDS = 600.0
 _MOST_TIMES = 1_000_000
 _MOST_WAITING = 100

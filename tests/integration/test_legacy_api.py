@@ -271,3 +271,48 @@ def test_its_policy_loads_and_names_its_commands(tmp_path: Path) -> None:
         assert match.command.rules.fence == "required"
         assert match.target(b"") == path.encode()
         assert match.upstream.headers == ((b"Authorization", f"Bearer {TOKEN}".encode()),)
+
+
+def test_a_reference_is_kept_and_finds_its_effects(api: Api) -> None:
+    def found(reference: str) -> list[str]:
+        answer = api.client.get("/v1/effects", params={"reference": reference})
+        assert answer.json()["reference"] == reference
+        return [each["id"] for each in answer.json()["effects"]]
+
+    assert found("r-1") == []
+    for _ in range(2):  # it deduplicates nothing
+        api.capture(**{"Client-Reference": "r-1"})
+    api.capture()
+    assert found("r-1") == ["capture_1", "capture_2"]
+    assert found("r-2") == []
+    refusing = api.client.get(
+        "/v1/effects?reference=r-1", headers={"Legacy-Behaviour": "refuse; status=503"}
+    )
+    assert refusing.status_code == 503
+    assert api.client.get("/v1/effects").status_code == 400
+    assert api.capture(**{"Client-Reference": "a b"}).status_code == 400
+    assert api.effects() == 3
+
+
+def test_an_effect_may_follow_a_connection_that_is_gone(api: Api) -> None:
+    api.switch("act-later; seconds=0.2")
+    with pytest.raises(httpx.RemoteProtocolError, match="without sending a response"):
+        api.capture(**{"Client-Reference": "r-1"})
+    deadline = time.monotonic() + 10
+    while api.effects() == 0:
+        assert time.monotonic() < deadline
+    (effect,) = api.ledger()["effects"]
+    assert effect["reference"] == "r-1"
+
+
+def test_a_ledger_of_an_older_copy_goes_on(start: Callable[..., Api], tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as db:
+        db.execute(
+            "create table effects (id integer primary key autoincrement, at text not null,"
+            " kind text not null, subject text not null, body text not null, caller text not null)"
+        )
+        db.execute("insert into effects values (1, 'then', 'capture', 'invoice:inv-1', '{}', '')")
+        db.commit()
+    api = start()
+    assert api.capture(**{"Client-Reference": "r-1"}).json()["id"] == "capture_2"
+    assert api.effects() == 2
