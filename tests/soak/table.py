@@ -6,6 +6,7 @@ was forgotten, a wait that looked needless. `old` must stand once in its file.
 
 from tests.soak.jobs import JOBS
 from tests.soak.mutant import Mutant
+from tests.soak.unknowns import UNKNOWNS
 
 __all__ = ["MUTANTS"]
 
@@ -242,7 +243,7 @@ _CORE = [
 
 _SQL = [
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "one command of an entity at a time",
         "           and (not i.serial or (e.entity is not null and e.open_key is null))\n",
         "",
@@ -252,14 +253,14 @@ _SQL = [
         ),
     ),
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "a good fence is remembered, though its command is refused",
         "then greatest(e.fence, i.fence) else e.fence end,",
         "and n.attempt is not null then greatest(e.fence, i.fence) else e.fence end,",
         (f"{_STORE}test_a_good_fence_is_remembered_whatever_the_later_rows_say",),
     ),
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "a key of another command is reused, though its rule version is another, too",
         "case when c.policy <> i.policy or c.entity <> i.entity then false\n"
         "                    when c.rules",
@@ -274,7 +275,7 @@ _SQL = [
         (f"{_STORE}test_once_a_fence_was_issued_here_only_the_one_that_is_held_is_admitted",),
     ),
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "a fence of an outside issuer raises no counter that is kept here",
         "case when e.held is null and i.issuer_here is not true",
         "case when true",
@@ -295,64 +296,59 @@ _SQL = [
         (f"{_STORE}test_so_does_the_first_on_an_entity_of_which_no_outside_fence_was_seen",),
     ),
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "at its deadline a command is unknown",
         "when c.deadline <= v_now then 'unknown'",
         "when c.deadline < v_now then 'unknown'",
         (f"{_STORE}test_the_deadline_itself_is_already_unknown",),
     ),
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "a stale command leaves evidence",
         "             where j.stale\n",
         "             where false\n",
         (f"{_STORE}test_a_lower_fence_is_refused_with_evidence_and_an_equal_one_passes",),
     ),
     Mutant(
-        "migrations/0005_issue.sql",
+        "migrations/0012_unknown.sql",
         "entities are locked before anything is judged",
         "        for no key update of e;",
         "        for key share of e;",
         (f"{_RACES}test_of_many_commands_on_one_entity_exactly_one_is_forwarded_at_a_time",),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "only the attempt that holds the key settles it",
-        "           and c.attempt = i.attempt and c.settled_at is null\n"
-        "        returning i.ord, c.tenant",
-        "           and c.settled_at is null\n        returning i.ord, c.tenant",
+        "(c.attempt = i.attempt or i.attempt = any (c.earlier)) and c.settled_at is null\n",
+        "c.settled_at is null\n",
         (f"{_STORE}test_a_response_after_another_attempt_took_the_key_is_an_alarm",),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "what is settled stays as it is",
-        "           and c.attempt = i.attempt and c.settled_at is null\n"
-        "        returning i.ord, c.tenant",
-        "           and c.attempt = i.attempt\n        returning i.ord, c.tenant",
+        "(c.attempt = i.attempt or i.attempt = any (c.earlier)) and c.settled_at is null\n",
+        "(c.attempt = i.attempt or i.attempt = any (c.earlier))\n",
         (f"{_STORE}test_settling_again_changes_nothing",),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "a settled command frees its entity",
         "e.open_attempt = d.attempt\n    ), late as",
         "false\n    ), late as",
         (f"{_STORE}test_settled_in_time_is_replayed_to_everybody_with_that_key",),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "an unknown outcome is never released",
-        "c.settled_at is null and c.evidence_at is null\n        returning i.ord, i.reason, c.*\n"
-        "    ), freed as",
-        "c.settled_at is null\n        returning i.ord, i.reason, c.*\n    ), freed as",
+        "c.settled_at is null and c.evidence_at is null\n           and c.earlier is null",
+        "c.settled_at is null\n           and c.earlier is null",
         (f"{_STORE}test_an_unknown_command_is_never_given_back",),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "only the attempt that holds the key gives it back",
-        "           and c.attempt = i.attempt and c.settled_at is null and c.evidence_at is null\n"
-        "        returning i.ord, i.reason, c.*\n    ), freed as",
-        "           and c.settled_at is null and c.evidence_at is null\n"
-        "        returning i.ord, i.reason, c.*\n    ), freed as",
+        "           and c.attempt = i.attempt and c.settled_at is null and c.evidence_at is null\n",
+        "           and c.settled_at is null and c.evidence_at is null\n",
         (f"{_STORE}test_only_the_attempt_that_holds_the_key_can_give_it_back",),
     ),
     Mutant(
@@ -370,7 +366,7 @@ _SQL = [
         (f"{_STORE}test_holding_makes_unknown_at_once_and_once",),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "not executed is decided when the upstream cannot act any more",
         "elsif not p_executed and v_left > interval '0' then",
         "elsif false then",
@@ -380,7 +376,7 @@ _SQL = [
         ),
     ),
     Mutant(
-        "migrations/0003_settle.sql",
+        "migrations/0013_outcomes.sql",
         "a decision is about the attempt that was looked at",
         "elsif v_row.attempt <> p_attempt then\n        return query select 'changed', 0;",
         "elsif false then\n        return query select 'changed', 0;",
@@ -630,4 +626,4 @@ _FAULTS = [
     ),
 ]
 
-MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *_FAULTS]
+MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *_FAULTS, *UNKNOWNS]
