@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tests.model.properties import broken
-from tests.model.state import NOBODY, Call, Row, World
+from tests.model.state import NOBODY, Call, Request, Row, World
 from tests.model.steps import Bounds, Steps
 from tests.model.store import Rules
 
@@ -85,9 +85,7 @@ def _way(seen: dict[World, World | None], last: World) -> list[World]:
     return way[::-1]
 
 
-def _told(
-    makes: Steps, way: list[World], found: tuple[str, ...], bounds: Bounds
-) -> Iterator[str]:
+def _told(makes: Steps, way: list[World], found: tuple[str, ...], bounds: Bounds) -> Iterator[str]:
     """The same way walked again without renaming, so that names stay what they are."""
     world = makes.first()
     for at, goal in enumerate(way[1:], 1):
@@ -110,7 +108,8 @@ def canonical(world: World) -> World:
     rename = names.get
     store = world.store
     rows = tuple(
-        row and row._replace(
+        row
+        and row._replace(
             attempt=names[row.attempt],
             earlier=tuple(sorted(rename(each, NOBODY) for each in row.earlier)),
         )
@@ -154,12 +153,12 @@ def _forgotten(world: World) -> World:
     """Without what decides nothing any more: attempts of which nothing can be heard, who carries
     one out once it was sent, and readers of what was answered."""
     readers = {call.attempt for call in world.calls if call is not None and call.phase in _READ}
-    requests = tuple(
-        each for each in world.requests if each.left > 0 or each.attempt in readers
-    )
+    requests = tuple(each for each in world.requests if each.left > 0 or each.attempt in readers)
     requested = {each.attempt for each in requests}
     calls = tuple(
-        None if call is None or (call.phase == "late" and call.attempt not in requested) else _slim(call)
+        None
+        if call is None or (call.phase == "late" and call.attempt not in requested)
+        else _slim(call)
         for call in world.calls
     )
     live = {call.attempt for call in calls if call is not None}
@@ -169,8 +168,17 @@ def _forgotten(world: World) -> World:
     if world.ghost is not None:
         live |= {world.ghost.attempt, world.ghost.judged}
     rows = tuple(row and _rest(row, live) for row in world.store.rows)
+    if any(e.epoch for e in requests) or any(world.truth.epoch):
+        requests, world = _epochs(requests, world)
     store = world.store._replace(rows=rows)
     return world._replace(store=store, calls=calls, requests=requests)
+
+
+def _epochs(requests: tuple[Request, ...], world: World) -> tuple[tuple[Request, ...], World]:
+    """0 is the present one of each key; 1 is over."""
+    truth = world.truth
+    now = tuple(each._replace(epoch=int(each.epoch != truth.epoch[each.key])) for each in requests)
+    return now, world._replace(truth=truth._replace(epoch=(0,) * len(truth.epoch)))
 
 
 @cache
@@ -199,33 +207,30 @@ def _rest(row: Row, live: set[int]) -> Row:
 
 def _names(world: World) -> dict[int, int]:
     """New names, in an order that does not depend on the old ones where that is cheap to find."""
-    names: dict[int, int] = {}
-
-    def name(attempt: int) -> None:
-        if attempt != NOBODY and attempt not in names:
-            names[attempt] = len(names)
-
-    for row in world.store.rows:
-        if row is not None:
-            name(row.attempt)
-    for call in sorted(
-        (call for call in world.calls if call is not None),
-        key=lambda c: (names.get(c.attempt, 99), c._replace(attempt=0, judged=0)),
-    ):
-        name(call.attempt)
-        name(call.judged)
-    for request in sorted(world.requests, key=lambda e: e[1:]):
-        name(request.attempt)
-    if world.ghost is not None:
-        name(world.ghost.attempt)
-        name(world.ghost.judged)
-    for look in sorted(world.looks, key=lambda e: (e.key, e.verdict, e.age)):
-        name(look.attempt)
-    for row in world.store.rows:
-        if row is not None:
-            for each in row.earlier:
-                name(each)
+    names = {NOBODY: NOBODY}
+    for attempt in _attempts(world, names):
+        if attempt not in names:
+            names[attempt] = len(names) - 1
     return names
+
+
+def _attempts(world: World, names: dict[int, int]) -> Iterator[int]:
+    """``names``: those that were given so far."""
+    rows = [row for row in world.store.rows if row is not None]
+    yield from (row.attempt for row in rows)
+    calls = [call for call in world.calls if call is not None]
+    calls.sort(key=lambda c: (names.get(c.attempt, 99), c._replace(attempt=0, judged=0)))
+    for call in calls:
+        yield call.attempt
+        yield call.judged
+    yield from (each.attempt for each in sorted(world.requests, key=lambda e: e[1:]))
+    if world.ghost is not None:
+        yield world.ghost.attempt
+        yield world.ghost.judged
+    looks = sorted(world.looks, key=lambda e: (e.key, e.verdict, e.age))
+    yield from (each.attempt for each in looks)
+    for row in rows:
+        yield from row.earlier
 
 
 def _fences(world: World) -> World:

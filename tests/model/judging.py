@@ -122,5 +122,3 @@ def trust_after(asked_ago: int, remaining: int) -> int:
     while fits((asked_ago + left) * TICK_MS / 1000, until_s, 0.0):
         left += 1
     return left
-
-

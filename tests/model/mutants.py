@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.decide import Decision, Forward, Lapsed, WaitForKey
 from gateway.core.settle import NotSent, Outcome, Unknown
-from tests.model.judging import of_resent, trust_after
-from tests.model.state import NOBODY, Beat, Call, Entity, Lease, Phase, Row, Watched
+from tests.model.judging import trust_after
+from tests.model.state import NOBODY, Beat, Call, Entity, Lease, Mode, Phase, Row, Terms, Watched
 from tests.model.steps import Steps
 from tests.model.store import Rules
 
@@ -77,21 +76,16 @@ class OneNegative(Rules):
         return True
 
 
-class EarlyNegatives(Rules):
-    """Both count from the deadline on; the verdict itself still waits."""
-
-    def absence_counts(self, row: Row, age: int) -> bool:
-        return row.deadline + age <= 0
-
-
 class NegativesAtOnce(Rules):
     def is_second_absence(self, watched: Watched, age: int) -> bool:
         return watched.absent != NOBODY
 
 
-class NoWindow(Rules):
-    def is_within(self, row: Row) -> bool:
-        return True
+class LongWindow(Rules):
+    """In the policy, so that the core takes it for good too: longer than the upstream remembers."""
+
+    def __init__(self, terms: Terms, entity_of: tuple[int, ...], mode: Mode) -> None:
+        super().__init__(replace(terms, within=terms.memory + 3), entity_of, mode)
 
 
 class TakesAnyOver(Rules):
@@ -181,9 +175,11 @@ MUTANTS = (
     Mutant("not executed without the settle delay", "one key", "G1", rules=NoSettleDelay),
     Mutant("one negative proves absence", "probe", "G1", rules=OneNegative),
     Mutant("two negatives at once prove absence", "probe", "G1", rules=NegativesAtOnce),
-    Mutant("resend without the window", "resend", "G1", rules=NoWindow),
+    Mutant("resend without the window", "resend", "G1", rules=LongWindow),
     Mutant("take over without compare-and-set", "resend", "G", rules=TakesAnyOver),
-    Mutant("release an attempt that took over", "resend", "G1", ResendProvesNothing, ReleasesTakenOver),
+    Mutant(
+        "release an attempt that took over", "resend", "G1", ResendProvesNothing, ReleasesTakenOver
+    ),
     Mutant("a key in use settles", "resend", "G5", ResendProvesNothing),
     Mutant("renew and end after expiry", "leases", "G7", rules=RenewsExpired),
     Mutant("reap before expiry", "leases", "G7", rules=ReapsEarly),

@@ -35,8 +35,7 @@ def broken(before: World, event: Event | None, after: World, bounds: Bounds) -> 
 
 
 def _first_byte(before: World, event: Event, bounds: Bounds) -> Iterator[str]:
-    key, entity = event.key, bounds.entity_of[event.key]
-    row = before.store.rows[key]
+    row = before.store.rows[event.key]
     if row is None or row.attempt != event.attempt:
         yield "G6: the first byte left, and the store has admitted no such attempt"
     elif row.by is None and row.deadline <= 0:
@@ -45,16 +44,22 @@ def _first_byte(before: World, event: Event, bounds: Bounds) -> Iterator[str]:
         yield "G6: the first byte left, and the command was settled"
     if event.age >= bounds.terms.first_byte:
         yield "G2: the first byte left after its time"
-    if event.fence < before.truth.arrived[entity]:
+    if event.fence < before.truth.arrived[bounds.entity_of[event.key]]:
         yield "G2: an older fence arrived at the upstream after a newer one"
-    for each in before.requests:
-        if each.done or each.left == 0:
-            continue
-        if each.key != key and bounds.entity_of[each.key] == entity:
-            yield "G3: sent while another command of the entity may still act"
-        elif each.key == key and not event.resent and not bounds.wrong:
-            yield "G1: sent while an earlier request of the key may still act"
-    if before.truth.effects[key] and not event.resent and not bounds.wrong:
+    yield from _beside_others(before, event, bounds)
+
+
+def _beside_others(before: World, event: Event, bounds: Bounds) -> Iterator[str]:
+    """The first byte, and what else is at the upstream."""
+    active = {each.key for each in before.requests if not each.done and each.left != 0}
+    entity = bounds.entity_of[event.key]
+    if any(key != event.key and bounds.entity_of[key] == entity for key in active):
+        yield "G3: sent while another command of the entity may still act"
+    if event.resent or bounds.wrong:
+        return
+    if event.key in active:
+        yield "G1: sent while an earlier request of the key may still act"
+    if before.truth.effects[event.key]:
         yield "G1: sent though an earlier request of the key had its effect"
 
 
@@ -119,4 +124,3 @@ def _owners(after: World) -> Iterator[str]:
 
 def _is_unknown(row: Row | None) -> bool:
     return row is not None and row.by is None and row.deadline <= 0
-

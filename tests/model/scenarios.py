@@ -3,8 +3,8 @@ as often as anybody likes, and yet the states are finitely many."""
 
 from __future__ import annotations
 
-from tests.model.steps import Bounds
 from tests.model.state import Terms
+from tests.model.steps import Bounds
 
 __all__ = ["DEEP", "SCENARIOS"]
 
@@ -13,29 +13,33 @@ def _named(*all_of: Bounds) -> dict[str, Bounds]:
     return {bounds.name: bounds for bounds in all_of}
 
 
+_LONGER = Terms(last=2, deadline=3, settle_delay=2)
+_RESEND = Terms(within=2, memory=2, takeovers=1)
+_RESENDS = Terms(within=3, memory=3, takeovers=2)
+
 SCENARIOS = _named(
     Bounds("one key", asks=((0, 1), (0, 2)), lost=False),
     Bounds("one key, answers lost", asks=((0, 1),)),
     Bounds("two keys", entity_of=(0, 0), asks=((0, 1), (1, 2)), lost=False),
     Bounds("leases", workers=2, gateways=0, beats=True),
     Bounds("leases and commands", workers=2, gateways=1, lost=False),
-    Bounds("resend", asks=((0, 1),), mode="resend", lost=False),
+    Bounds("resend", asks=((0, 1),), mode="resend", lost=False, terms=_RESEND),
     Bounds("probe", asks=((0, 1),), mode="probe", looks=1, gateways=1, lost=False),
     Bounds("wrong verdict", asks=((0, 1),), wrong=True, lost=False),
 )
 """Some seconds each."""
 
-_LONGER = Terms(last=2, deadline=3, settle_delay=2)
-
 DEEP = _named(
     Bounds("one key, two fences, answers lost", asks=((0, 1), (0, 2))),
     Bounds("two keys, answers lost", entity_of=(0, 0), asks=((0, 1), (1, 2))),
-    Bounds("two keys, more time", entity_of=(0, 0), asks=((0, 1), (1, 2)), lost=False, terms=_LONGER),
+    Bounds(
+        "two keys, more time", entity_of=(0, 0), asks=((0, 1), (1, 2)), lost=False, terms=_LONGER
+    ),
     Bounds("two entities", entity_of=(0, 1), asks=((0, 1), (1, 1)), lost=False),
     Bounds("leases and commands, heartbeats", workers=2, gateways=1, beats=True, lost=False),
     Bounds("leases and commands, two gateways", workers=2, lost=False),
-    Bounds("resend, two fences", asks=((0, 1), (0, 2)), mode="resend", lost=False),
-    Bounds("resend, answers lost", asks=((0, 1),), mode="resend"),
+    Bounds("resend, twice", asks=((0, 1),), mode="resend", lost=False, terms=_RESENDS),
+    Bounds("resend, answers lost", asks=((0, 1),), mode="resend", terms=_RESEND),
     Bounds("probe, two gateways, two looks", asks=((0, 1),), mode="probe", looks=2, lost=False),
 )
 """Minutes."""

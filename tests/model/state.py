@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 __all__ = [
+    "DEFAULT",
     "NOBODY",
     "Beat",
     "Call",
@@ -42,12 +43,14 @@ SettledBy = Literal["answer", "late", "resolved", "probe", "report"]
 class Terms:
     """What the policy and the lease class say, in ticks; and when the attempt itself stops.
 
-    ``first_byte``, ``last``: counted from before the admit left, as the attempt counts; ``deadline``
-    from the admit, as the database does. ``settle_delay``: how long the upstream may still act on
-    what was given up. ``interval``: between two answers that say "absent". ``busy``: nobody else
-    asks. ``lag``: an effect may be missing from the answers to queries for so long. ``look``: a
-    query whose answer is not recorded by then is not explored. ``within``, ``memory``: how long a
-    command may be sent again, and how long the upstream knows its key.
+    ``first_byte``, ``last``: counted from before the admit left, as the attempt counts;
+    ``deadline`` from the admit, as the database does. ``settle_delay``: how long the upstream may
+    still act on what was given up. ``interval``: between two answers that say "absent". ``busy``:
+    nobody else asks. ``lag``: an effect may be missing from the answers to queries for so long.
+    ``look``: a query whose answer is not recorded by then is not explored. ``within``, ``memory``:
+    how long a command may be sent again, and how long the upstream knows its key. ``takeovers``:
+    attempts of a command that were taken over, at most; where the model is explored, of those that
+    may still be heard of.
     """
 
     first_byte: int = 1
@@ -60,7 +63,11 @@ class Terms:
     look: int = 2
     within: int = 3
     memory: int = 3
+    takeovers: int = 16
     lease: int = 2
+
+
+DEFAULT = Terms()
 
 
 class Row(NamedTuple):

@@ -19,6 +19,7 @@ from gateway.core.model import Stage
 from gateway.core.settle import Outcome
 from tests.model.judging import decided, end_of, of_resent, outcome, read_probe, trust_after
 from tests.model.state import (
+    DEFAULT,
     NOBODY,
     Beat,
     Call,
@@ -40,12 +41,16 @@ __all__ = ["Bounds", "Event", "Step", "Steps"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What there is. ``entity_of``: the entity of each key. ``asks``: the (key, fence) of requests
-    that may come at any time, as often as anybody likes; with ``workers``, each sends any key under
-    the last fence it got, lease or no lease, and with ``beats`` it sends heartbeats too. ``lost``: answers of the database may be lost, and
-    statements take effect late. ``looks``: status queries at once. ``wrong``: an operator may say
-    that a command was not executed, whatever the truth. ``conflict_to_all``: the upstream may call a
-    key in use to whichever of its requests it likes, else only to one that came later."""
+    """What there is.
+
+    ``entity_of``: the entity of each key. ``asks``: the (key, fence) of requests that may come at
+    any time, as often as anybody likes. With ``workers``, each sends any key under the last fence
+    it got, lease or no lease, and somebody else under one that nobody was given; with ``beats``
+    they send heartbeats too. ``lost``: answers of the database may be lost, and statements take
+    effect late. ``looks``: status queries at once. ``wrong``: an operator may say anything.
+    ``conflict_to_all``: the upstream may call a key in use to whichever of its requests it likes,
+    else only to one that came later.
+    """
 
     name: str
     entity_of: tuple[int, ...] = (0,)
@@ -58,7 +63,7 @@ class Bounds:
     looks: int = 0
     wrong: bool = False
     conflict_to_all: bool = False
-    terms: Terms = Terms()
+    terms: Terms = DEFAULT
 
     @property
     def entities(self) -> int:
@@ -147,6 +152,9 @@ class Steps:
         asks = set(self.bounds.asks)
         if self.bounds.workers:
             fences = {worker.fence for worker in world.workers if worker.fence}
+            fences |= {
+                entity.mark + 1 for entity in world.store.entities if entity.held is not None
+            }
             asks |= {(key, f) for key in range(len(world.store.rows)) for f in fences}
         attempt = _fresh(world)
         for key, fence in sorted(asks):
@@ -236,7 +244,11 @@ class Steps:
         after = world._replace(truth=truth, requests=(*world.requests, request))
         sent = "head" if call.phase == "admitted" else call.phase
         event = Event("byte", key, call.attempt, call.fence, call.age, call.resent)
-        yield f"{_a(call.attempt)} sends its first byte", _put(after, at, call._replace(phase=sent)), event
+        yield (
+            f"{_a(call.attempt)} sends its first byte",
+            _put(after, at, call._replace(phase=sent)),
+            event,
+        )
 
     def _knows(self, world: World, key: int) -> bool:
         """Whether the upstream takes a request of this key for one that it knows: it remembers what
@@ -267,7 +279,9 @@ class Steps:
         if mine is None:
             return
         acted = mine.epoch == world.truth.epoch[call.key] and world.truth.acted[call.key]
-        others = any((e.key, e.epoch) == (mine.key, mine.epoch) for e in world.requests if e != mine)
+        others = any(
+            (e.key, e.epoch) == (mine.key, mine.epoch) for e in world.requests if e != mine
+        )
         statuses = [503]
         if mine.done or (acted and self.bounds.mode == "resend"):
             statuses.append(200)
@@ -343,9 +357,10 @@ class Steps:
         match ghost.kind:
             case "admit":
                 store = self.rules.admit(store, key, ghost.fence, attempt)
-                at = self.bounds.entity_of[key]
-                highest = max(truth.highest[at], ghost.fence)
-                truth = truth._replace(highest=replaced(truth.highest, at, highest))
+                if not self.bounds.workers:  # else only what is issued counts
+                    at = self.bounds.entity_of[key]
+                    highest = max(truth.highest[at], ghost.fence)
+                    truth = truth._replace(highest=replaced(truth.highest, at, highest))
             case "take":
                 store = self.rules.take_over(store, *_about(ghost))[0]
             case "settle":
@@ -442,7 +457,11 @@ class Steps:
             if not self.bounds.beats:
                 pass
             elif worker.beat is None:
-                yield f"{who} sends a heartbeat", _work(world, at, worker._replace(beat=Beat())), None
+                yield (
+                    f"{who} sends a heartbeat",
+                    _work(world, at, worker._replace(beat=Beat())),
+                    None,
+                )
             elif worker.beat.remaining == NOBODY:
                 yield from self._renew(world, at, worker, worker.beat)
             else:
@@ -468,7 +487,11 @@ class Steps:
         told = worker._replace(beat=beat._replace(remaining=remaining))
         event = Event("renew", fence=worker.fence)
         yield f"{who} is renewed", _work(world._replace(store=store), at, told), event
-        yield f"the heartbeat of {who} gets lost", _work(world, at, worker._replace(beat=None)), None
+        yield (
+            f"the heartbeat of {who} gets lost",
+            _work(world, at, worker._replace(beat=None)),
+            None,
+        )
 
     def _leased(self, world: World, store: Store, at: int, got: Worker, fence: int) -> World:
         highest = replaced(world.truth.highest, 0, max(world.truth.highest[0], fence))

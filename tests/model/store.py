@@ -179,7 +179,11 @@ class Rules:
             or entity.open_key not in (NOBODY, key)
         ):
             return store, "changed"
-        if self.mode != "resend" or not self.is_within(row) or len(row.earlier) >= 16:
+        if (
+            self.mode != "resend"
+            or not self.is_within(row)
+            or len(row.earlier) >= self.terms.takeovers
+        ):
             return store, "refused"
         taken = Row(attempt, (*row.earlier, row.attempt), self.terms.deadline, row.age)
         entity = entity._replace(open_key=key, open_attempt=attempt)

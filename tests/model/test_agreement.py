@@ -48,7 +48,12 @@ STEP = st.one_of(
     st.tuples(st.just("take_over"), PICK, st.sampled_from([-1, 0, 0, 0, 1])),
     st.tuples(st.just("take_again"), PICK),
     st.tuples(st.just("ask"), PICK),
-    st.tuples(st.just("probed"), PICK, st.sampled_from(["applied", "absent", "absent", "absent", "nothing"]), st.integers(0, TERMS.look)),
+    st.tuples(
+        st.just("probed"),
+        PICK,
+        st.sampled_from(["applied", "absent", "absent", "absent", "nothing"]),
+        st.integers(0, TERMS.look),
+    ),
     st.tuples(st.just("issue"), AT),
     st.tuples(st.just("claim"), AT),
     st.tuples(st.just("renew"), AT, PICK),
@@ -107,9 +112,7 @@ class Pair:
             return None, None
         c = _pick(self.admits, pick)
         sql = "select result from gateway.resolve($1, $2, $3, $4, 'because', 'operator:o')"
-        rows = self.run(
-            self.bench.database.fetch, sql, c.tenant, c.key_digest, c.attempt, executed
-        )
+        rows = self.run(self.bench.database.fetch, sql, c.tenant, c.key_digest, c.attempt, executed)
         about = (_key(c), _number(c), executed, "resolved")
         self.model, expected = self.rules.conclude(self.model, *about)  # type: ignore[arg-type]
         return rows[0]["result"], expected
