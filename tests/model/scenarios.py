@@ -31,7 +31,7 @@ SCENARIOS = _named(
 
 DEEP = _named(
     Bounds("one key, two fences, answers lost", asks=((0, 1), (0, 2))),
-    Bounds("two keys, answers lost", entity_of=(0, 0), asks=((0, 1), (1, 2))),
+    Bounds("two keys, answers lost", entity_of=(0, 0), asks=((0, 1), (1, 2)), gateways=1),
     Bounds(
         "two keys, more time", entity_of=(0, 0), asks=((0, 1), (1, 2)), lost=False, terms=_LONGER
     ),
