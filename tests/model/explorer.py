@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from tests.model.bounds import Bounds
 from tests.model.properties import broken
 from tests.model.state import NOBODY, Call, Request, Row, World
-from tests.model.steps import Bounds, Steps
+from tests.model.steps import Steps
 from tests.model.store import Rules
 
 __all__ = ["Explored", "canonical", "explore"]

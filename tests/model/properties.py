@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.model.bounds import Bounds, Event
 from tests.model.state import NOBODY, Row, World
-from tests.model.steps import Bounds, Event
 
 __all__ = ["broken"]
 

@@ -3,8 +3,8 @@ as often as anybody likes, and yet the states are finitely many."""
 
 from __future__ import annotations
 
+from tests.model.bounds import Bounds
 from tests.model.state import Terms
-from tests.model.steps import Bounds
 
 __all__ = ["DEEP", "SCENARIOS"]
 

@@ -11,81 +11,30 @@ override them, or those of ``Rules``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from gateway.core.decide import Decision, Forward, Lapsed, TakeOver
 from gateway.core.model import Stage
 from gateway.core.settle import Outcome
-from tests.model.judging import decided, end_of, of_resent, outcome, read_probe, trust_after
+from tests.model.bounds import Bounds, Event, Step
+from tests.model.judging import decided, end_of, of_resent, outcome, read_probe
 from tests.model.state import (
-    DEFAULT,
     NOBODY,
-    Beat,
     Call,
     Ghost,
     Look,
-    Mode,
     Phase,
     Request,
-    Store,
-    Terms,
     Truth,
     Worker,
     World,
 )
 from tests.model.store import Rules, empty, replaced
+from tests.model.workers import Workers, worker_later
 
-__all__ = ["Bounds", "Event", "Step", "Steps"]
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What there is.
-
-    ``entity_of``: the entity of each key. ``asks``: the (key, fence) of requests that may come at
-    any time, as often as anybody likes. With ``workers``, each sends any key under the last fence
-    it got, lease or no lease, and somebody else under one that nobody was given; with ``beats``
-    they send heartbeats too. ``lost``: answers of the database may be lost, and statements take
-    effect late. ``looks``: status queries at once. ``wrong``: an operator may say anything.
-    ``conflict_to_all``: the upstream may call a key in use to whichever of its requests it likes,
-    else only to one that came later.
-    """
-
-    name: str
-    entity_of: tuple[int, ...] = (0,)
-    asks: tuple[tuple[int, int], ...] = ()
-    mode: Mode = "hold"
-    gateways: int = 2
-    workers: int = 0
-    beats: bool = False
-    lost: bool = True
-    looks: int = 0
-    wrong: bool = False
-    conflict_to_all: bool = False
-    terms: Terms = DEFAULT
-
-    @property
-    def entities(self) -> int:
-        return max(self.entity_of) + 1
+__all__ = ["Steps"]
 
 
-class Event(NamedTuple):
-    """What a step did that a property asks about. ``age``: of the attempt."""
-
-    kind: str
-    key: int = NOBODY
-    attempt: int = NOBODY
-    fence: int = NOBODY
-    age: int = 0
-    resent: bool = False
-
-
-Step = tuple[str, World, Event | None]
-"""In words, what is then, and what a property asks about."""
-
-
-class Steps:
+class Steps(Workers):
     """All steps of one scenario."""
 
     def __init__(self, bounds: Bounds, rules: type[Rules] = Rules) -> None:
@@ -110,10 +59,6 @@ class Steps:
 
     def judged(self, call: Call, found: Outcome) -> Outcome:
         return of_resent(found) if call.resent else found
-
-    def trust(self, beat: Beat) -> int:
-        """Counted from before the heartbeat left."""
-        return trust_after(beat.age, beat.remaining)
 
     # All of them.
 
@@ -440,64 +385,6 @@ class Steps:
             return {404, 503}
         return {200, 503} if world.truth.shown[key] >= self.terms.lag else {200, 404, 503}
 
-    # Workers of entity 0.
-
-    def _workers(self, world: World) -> Iterator[Step]:
-        store, rules = world.store, self.rules
-        for at, worker in enumerate(world.workers):
-            who = "AB"[at]
-            claimed, fence = rules.claim(store, 0)
-            if fence is not None:
-                trust = trust_after(0, self.terms.lease) if self.bounds.beats else 0
-                got = Worker(fence, trust)
-                after = self._leased(world, claimed, at, got, fence)
-                yield f"{who} gets a lease, fence {fence}", after, Event("lease", fence=fence)
-            if not worker.fence:
-                continue
-            if not self.bounds.beats:
-                pass
-            elif worker.beat is None:
-                yield (
-                    f"{who} sends a heartbeat",
-                    _work(world, at, worker._replace(beat=Beat())),
-                    None,
-                )
-            elif worker.beat.remaining == NOBODY:
-                yield from self._renew(world, at, worker, worker.beat)
-            else:
-                trust = max(worker.trust, self.trust(worker.beat))
-                heard = worker._replace(beat=None, trust=trust)
-                yield f"{who} hears that it was renewed", _work(world, at, heard), None
-            ended, done = rules.end(store, 0, worker.fence)
-            if done:
-                gone = worker._replace(trust=0, beat=None)
-                event = Event("end", fence=worker.fence)
-                yield f"{who} completes", _work(world._replace(store=ended), at, gone), event
-        if world.workers:
-            reaped, done = rules.reap(store, 0)
-            if done:
-                yield "the lease is reaped", world._replace(store=reaped), Event("reap")
-
-    def _renew(self, world: World, at: int, worker: Worker, beat: Beat) -> Iterator[Step]:
-        who = "AB"[at]
-        store, remaining = self.rules.renew(world.store, 0, worker.fence)
-        if remaining is None:
-            yield f"{who} is refused", _work(world, at, worker._replace(beat=None, trust=0)), None
-            return
-        told = worker._replace(beat=beat._replace(remaining=remaining))
-        event = Event("renew", fence=worker.fence)
-        yield f"{who} is renewed", _work(world._replace(store=store), at, told), event
-        yield (
-            f"the heartbeat of {who} gets lost",
-            _work(world, at, worker._replace(beat=None)),
-            None,
-        )
-
-    def _leased(self, world: World, store: Store, at: int, got: Worker, fence: int) -> World:
-        highest = replaced(world.truth.highest, 0, max(world.truth.highest[0], fence))
-        truth = world.truth._replace(highest=highest)
-        return _work(world._replace(store=store, truth=truth), at, got)
-
     # Time.
 
     def _tick(self, world: World) -> World:
@@ -527,24 +414,13 @@ class Steps:
             tuple(requests),
             None,
             looks,
-            tuple(_later(worker, terms) for worker in world.workers),
+            tuple(worker_later(worker, terms) for worker in world.workers),
             truth._replace(memory=memory, shown=shown),
         )
 
 
-def _later(worker: Worker, terms: Terms) -> Worker:
-    beat = worker.beat
-    if beat is not None:
-        beat = beat._replace(age=min(beat.age + 1, terms.lease))
-    return worker._replace(trust=max(worker.trust - 1, 0), beat=beat)
-
-
 def _put(world: World, at: int, call: Call | None) -> World:
     return world._replace(calls=replaced(world.calls, at, call))
-
-
-def _work(world: World, at: int, worker: Worker) -> World:
-    return world._replace(workers=replaced(world.workers, at, worker))
 
 
 def _about(ghost: Ghost) -> tuple[int, int, int, int]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.model.bounds import Bounds
 from tests.model.explorer import explore
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.scenarios import DEEP, SCENARIOS
-from tests.model.steps import Bounds
 
 PAGE = Path(__file__).parents[2] / "docs" / "model.md"
 ENOUGH = 30_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.model.bounds import Bounds
 from tests.model.explorer import explore
 from tests.model.scenarios import DEEP
-from tests.model.steps import Bounds
 from tests.model.test_model import documented
 
 
