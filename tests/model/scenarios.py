@@ -21,9 +21,11 @@ SCENARIOS = _named(
     Bounds("one key", asks=((0, 1), (0, 2)), lost=False),
     Bounds("one key, answers lost", asks=((0, 1),)),
     Bounds("two keys", entity_of=(0, 0), asks=((0, 1), (1, 2)), lost=False),
+    Bounds("two keys, answers lost", entity_of=(0, 0), asks=((0, 1), (1, 2)), gateways=1),
     Bounds("leases", workers=2, gateways=0, beats=True),
     Bounds("leases and commands", workers=2, gateways=1, lost=False),
     Bounds("resend", asks=((0, 1),), mode="resend", lost=False, terms=_RESEND),
+    Bounds("resend, answers lost", asks=((0, 1),), mode="resend", gateways=1, terms=_RESEND),
     Bounds("probe", asks=((0, 1),), mode="probe", looks=1, gateways=1, lost=False),
     Bounds("wrong verdict", asks=((0, 1),), wrong=True, lost=False),
 )
@@ -31,7 +33,6 @@ SCENARIOS = _named(
 
 DEEP = _named(
     Bounds("one key, two fences, answers lost", asks=((0, 1), (0, 2))),
-    Bounds("two keys, answers lost", entity_of=(0, 0), asks=((0, 1), (1, 2)), gateways=1),
     Bounds(
         "two keys, more time", entity_of=(0, 0), asks=((0, 1), (1, 2)), lost=False, terms=_LONGER
     ),
@@ -39,7 +40,7 @@ DEEP = _named(
     Bounds("leases and commands, heartbeats", workers=2, gateways=1, beats=True, lost=False),
     Bounds("leases and commands, two gateways", workers=2, lost=False),
     Bounds("resend, twice", asks=((0, 1),), mode="resend", lost=False, terms=_RESENDS),
-    Bounds("resend, answers lost", asks=((0, 1),), mode="resend", terms=_RESEND),
-    Bounds("probe, two gateways, two looks", asks=((0, 1),), mode="probe", looks=2, lost=False),
+    Bounds("probe, two gateways", asks=((0, 1),), mode="probe", looks=1, lost=False),
+    Bounds("probe, two looks", asks=((0, 1),), mode="probe", looks=2, gateways=1, lost=False),
 )
-"""Minutes."""
+"""Half a minute each at most, and up to a gigabyte of memory."""

@@ -1,4 +1,4 @@
-"""The larger scenarios of ``tests/model``: minutes, and some gigabytes of memory."""
+"""The larger scenarios of ``tests/model``: half a minute each at most."""
 
 from __future__ import annotations
 
