@@ -145,7 +145,7 @@ class Pair:
         return due is not None, expected
 
     def probed(self, pick: int, verdict: Any, age: int) -> tuple[object, object]:
-        if not self.admits:
+        if not self.admits or self.mode != "probe":  # nothing else is asked about
             return None, None
         c = _pick(self.admits, pick)
         asked_at = self.bench.now() - age * TICK
