@@ -368,7 +368,8 @@ class Executor:
         exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit + _LATE_HEAD)
         if exchange is None:
             return
-        outcome = _judge(call, exchange)
+        # Another attempt may have taken over meanwhile: then a key "in use" says nothing of this one.
+        outcome = after_resend(classify(exchange, call.rules), call.rules)
         if isinstance(outcome, Answered):
             faults.reach("answer.late")
             await asyncio.wait({held})  # "unknown" is on record before what heals it

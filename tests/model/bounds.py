@@ -19,8 +19,8 @@ class Bounds:
     it got, lease or no lease, and somebody else under one that nobody was given; with ``beats``
     they send heartbeats too. ``lost``: answers of the database may be lost, and statements take
     effect late. ``looks``: status queries at once. ``wrong``: an operator may say anything.
-    ``conflict_to_all``: the upstream may call a key in use to whichever of its requests it likes,
-    else only to one that came later.
+    ``conflict_to_all``: the upstream may call a key in use to a first request as well, while its
+    socket is read on, else only to one that came later.
     """
 
     name: str

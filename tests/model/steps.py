@@ -58,7 +58,8 @@ class Steps(Workers):
         return phase == "admitted"
 
     def judged(self, call: Call, found: Outcome) -> Outcome:
-        return of_resent(found) if call.resent else found
+        """A late answer may be that of a first attempt whose command another has taken over."""
+        return of_resent(found) if call.resent or call.phase == "late" else found
 
     # All of them.
 
@@ -232,7 +233,7 @@ class Steps(Workers):
             statuses.append(200)
         elif self.bounds.mode != "resend" or not acted:
             statuses.append(429)
-        later = call.resent or self.bounds.conflict_to_all
+        later = call.resent or (self.bounds.conflict_to_all and call.phase == "late")
         if self.bounds.mode == "resend" and later and others and not acted:
             statuses.append(409)
         for status in statuses:

@@ -64,7 +64,6 @@ def test_a_broken_rule_is_caught(mutant: Mutant) -> None:
     assert len(found.trace) == found.depth > 0
 
 
-@pytest.mark.xfail(strict=True, reason="a late 'in use' settles a command that was taken over")
 def test_a_key_in_use_settles_nothing_even_when_the_first_is_told() -> None:
     """An upstream may take up the later request first, and call the key in use to the first one,
     whose socket is still read."""
