@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -30,7 +30,7 @@ from gateway.jobs.sampler import Sampler
 from gateway.jobs.service import Service
 from gateway.observe import log
 from gateway.observe.jobmetrics import Labels
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics import Kept, Metrics
 from gateway.policy import tlsfiles
 from gateway.policy.compiled import CompiledCommand, Policies, Upstream
 from gateway.policy.fields import FIXED_PATHS
@@ -53,7 +53,9 @@ from gateway.store.database import Database
 from gateway.store.fences import FenceStore
 from gateway.store.jobs import JobStore
 from gateway.store.keyring import KeyRing
+from gateway.store.retention import Days, Forgotten, Retainer
 from gateway.store.unknowns import UnknownStore
+from gateway.store.witness import Witness
 from gateway.upstream import Client, Origin, Turns, now_s
 
 __all__ = ["Gateway", "open_gateway"]
@@ -84,7 +86,8 @@ class Gateway:
             Labels(tuple(tools.by_name), tools.models, tools.providers),
         )
         journal = Journal(self.metrics)
-        store = CommandStore(database)
+        self.witness = Witness(database, now_s)
+        store = CommandStore(database, self.witness)
         self.room = WaitRoom(
             store.ready,
             limit=settings.max_waiting,
@@ -124,9 +127,17 @@ class Gateway:
             attempts=lambda: len(self._endpoint.running) - self.room.count,
             waiting=lambda: self.room.count,
             key_age_s=lambda: self.keys.age_s or 0.0,
+            rows_lost=lambda: self.witness.lost_rows,
+        )
+        self._retainer = Retainer(
+            database,
+            Days(settings.audit_days, settings.job_days, settings.job_key_days),
+            key_days=max((c.rules.key_days for c in policies.commands()), default=0),
+            clock=now_s,
+            on_forgotten=self._count_forgotten,
         )
         door = Door(keys, self.metrics, lambda: self.room.closing)
-        jobs, of_jobs = JobStore(database), JobJournal(self.metrics.jobs)
+        jobs, of_jobs = JobStore(database, self.witness), JobJournal(self.metrics.jobs)
         self._jobs = Jobs(
             door,
             Service(jobs, tools, of_jobs, random.random),
@@ -162,8 +173,10 @@ class Gateway:
     def start(self) -> None:
         """Start what runs beside the requests."""
         self.keys.start()
+        self.witness.start()
         self._reaper.start()
         self._prober.start()
+        self._retainer.start()
         self._poll = asyncio.create_task(self.room.poll(), name="wait room")
 
     def stop_admitting(self) -> None:
@@ -192,6 +205,8 @@ class Gateway:
         await self._reaper.stop()
         await self._sampler.stop()
         await self._prober.stop()
+        await self._retainer.stop()
+        await self.witness.stop()
         await self.keys.stop()
         clients = (self._clients, self._passages, self._probes)
         for client in (each for named in clients for each in named.values()):
@@ -205,7 +220,7 @@ class Gateway:
         # With the lanes of jobs (6 of 10 connections) and the reaper, one at least is left to
         # commands whatever somebody's transactions have locked.
         share = max(1, self.settings.pool_size // 5)
-        return Fences(door, FenceStore(self._database), self.metrics, at_once=share)
+        return Fences(door, FenceStore(self._database, self.witness), self.metrics, at_once=share)
 
     def _reports(self, door: Door, unknowns: UnknownStore) -> Reports:
         share = max(1, self.settings.pool_size // 10)
@@ -216,6 +231,11 @@ class Gateway:
         self.room.wake(Key(tenant, key_digest))
         if entity is not None:
             self.room.wake(Entity(tenant, entity))
+
+    def _count_forgotten(self, gone: Forgotten) -> None:
+        for what in get_args(Kept):
+            if count := getattr(gone, what):
+                self.metrics.forgotten(what, count)
 
     async def _audit(self, refused: Refused) -> Problem | None:
         """Record an entity mismatch; a problem where the evidence cannot be kept."""
@@ -259,6 +279,8 @@ class Gateway:
             return "the process is stopping"
         if self.keys.current() is None:
             return "the gateway keys could not be read for too long"
+        if self.witness.lost is not None:
+            return self.witness.lost
         try:
             return await self._database.not_writable()
         except (StoreUnavailable, AnswerLost) as error:

@@ -3,7 +3,7 @@ values."""
 
 from __future__ import annotations
 
-__all__ = ["AnswerLost", "ConfigurationError", "FencegateError", "StoreUnavailable"]
+__all__ = ["AnswerLost", "ConfigurationError", "FencegateError", "RowsLost", "StoreUnavailable"]
 
 
 class FencegateError(Exception):
@@ -23,6 +23,10 @@ class StoreUnavailable(FencegateError):
         super().__init__(reason)
         self.code = code
         self.lost_until = lost_until
+
+
+class RowsLost(StoreUnavailable):
+    """The database no longer has rows that it had acknowledged, and nobody has looked at it yet."""
 
 
 class AnswerLost(FencegateError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -95,6 +95,26 @@ class Settings(BaseSettings):
         "is admitted. Each holds a socket to its upstream, and the usual limit of open files "
         "(ulimit -n) is from 1024 to 4096.",
     )
+    audit_days: int = Field(
+        default=400,
+        ge=1,
+        le=36_500,
+        description="Days that audit rows are kept: as long as keys are by default, and a year and "
+        "a month for whoever audits yearly. The shortest of all processes on a database counts.",
+    )
+    job_days: int = Field(
+        default=30,
+        ge=1,
+        le=3650,
+        description="Days that a finished job is kept with its runs, payload and result.",
+    )
+    job_key_days: int = Field(
+        default=400,
+        ge=1,
+        le=3650,
+        description="Days, from its end, that the key of a finished job is remembered, so that "
+        "enqueueing it again is no new job; not below job_days. As long as keys of commands.",
+    )
     drain_s: float = Field(
         default=30,
         ge=0,
@@ -134,6 +154,15 @@ class Settings(BaseSettings):
         if value is not None:
             faults.parse(value)
         return value
+
+    @model_validator(mode="after")
+    def _keys_outlive_jobs(self) -> Settings:
+        if self.job_key_days < self.job_days:
+            raise ValueError(
+                f"{PREFIX}JOB_KEY_DAYS ({self.job_key_days}) is below {PREFIX}JOB_DAYS "
+                f"({self.job_days}), so a job would be forgotten before it goes"
+            )
+        return self
 
     @field_validator("data_dir", "policies_dir", "postgres_bin")
     @classmethod
@@ -180,5 +209,7 @@ def _misspelt(names: Iterable[str]) -> list[str]:
 
 
 def _explain(error: ErrorDetails) -> str:
+    if not error["loc"]:  # of several together; it names them
+        return f"{error['msg'].removeprefix('Value error, ')}; correct or unset one of them"
     name = PREFIX + "".join(str(part) for part in error["loc"][:1]).upper()
     return f"{name} is wrong: {error['msg'].removeprefix('Value error, ')}; correct or unset it"

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Any
 
+from gateway.core.answers import rows_lost
 from gateway.core.auth import Principal
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
-from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
 from gateway.observe import log
 from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import of_problem
@@ -172,6 +173,8 @@ async def reply(status: int, body: bytes, send: Send) -> None:
 
 def unavailable(error: StoreUnavailable | AnswerLost, nothing: str, perhaps: str) -> Problem:
     """``nothing``: what certainly did not happen; ``perhaps``: what may have."""
+    if isinstance(error, RowsLost):
+        return rows_lost(str(error))
     lost = isinstance(error, AnswerLost)
     why = f"{perhaps} and its answer was lost ({error})" if lost else f"{nothing}, because {error}"
     return Problem("store-unavailable", f"Ask again later: {why}.", retry_after_s=1)

@@ -9,7 +9,7 @@ import sys
 from typing import assert_never
 from uuid import UUID
 
-from gateway.cli import detail
+from gateway.cli import detail, erasing
 from gateway.cli.database import check_tenant, no_tenant, on_database
 from gateway.cli.options import (
     Subparsers,
@@ -104,6 +104,7 @@ def register(subparsers: Subparsers) -> None:
         help="the attempt you judged, as `show` prints it: refuse if it is another one now",
     )
     add_operator(decide)
+    erasing.register(group)
 
 
 def _register_list(group: Subparsers) -> None:

@@ -20,6 +20,7 @@ from gateway.core.decide import (
     Forward,
     Lapsed,
     Probe,
+    RejectExpired,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -62,6 +63,7 @@ ROWS: Mapping[type[Decision], tuple[int | None, str]] = {
     TakeOver: (7, "the key is known, its outcome is unknown, and it may be sent again"),
     Probe: (8, "the key is known, its outcome is unknown, and the upstream can be asked"),
     RejectUnknown: (9, "the key is known, its outcome is unknown"),
+    RejectExpired: (10, "the key is older than the memory of keys"),
     RejectUnresolved: (11, "another command of the entity is unknown"),
     WaitForEntity: (12, "another command of the entity is in flight"),
     Forward: (13, "a new key, and nothing in the way"),
@@ -227,6 +229,7 @@ def _decided(decision: Decision, taken: Admissible) -> Section:
             | RejectReused()
             | RejectNotRetained()
             | RejectUnknown()
+            | RejectExpired()
             | RejectUnresolved()
             | Lapsed()
             | Repeat()

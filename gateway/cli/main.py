@@ -9,7 +9,21 @@ import sys
 from collections.abc import Sequence
 
 from gateway import __version__
-from gateway.cli import audit, commands, drill, explain, faults, jobs, keys, schema, server, worker
+from gateway.cli import (
+    audit,
+    commands,
+    doctor,
+    drill,
+    explain,
+    faults,
+    jobs,
+    keys,
+    losses,
+    retention,
+    schema,
+    server,
+    worker,
+)
 from gateway.cli.options import EXAMPLE_STYLE, Parser
 from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
 from gateway.observe.text import one_line
@@ -30,6 +44,12 @@ FENCEGATE_DATABASE_URL an embedded PostgreSQL in FENCEGATE_DATA_DIR (./.fencegat
 example:
   fencegate serve --policies ./policies
 """
+
+_MODULES = (
+    *(server, explain, schema, keys, commands, jobs, worker, audit),
+    *(retention, losses, doctor, drill, faults),
+)
+"""Each registers its commands; in the order of the help."""
 
 # What a full disk, a quota or a broken one makes of writing; anything else is a mistake of ours.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -110,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fencegate {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (server, explain, schema, keys, commands, jobs, worker, audit, drill, faults):
+    for module in _MODULES:
         module.register(subparsers)
     subparsers.add_parser("help", help="show this, or the help of the command behind it")
     return parser

@@ -8,6 +8,7 @@ from typing import assert_never
 from gateway.core.decide import (
     Known,
     Lapsed,
+    RejectExpired,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -32,6 +33,7 @@ __all__ = [
     "not_sent",
     "outcome_unknown",
     "refusal",
+    "rows_lost",
 ]
 
 Refusal = (
@@ -41,6 +43,7 @@ Refusal = (
     | RejectNotRetained
     | WaitForKey
     | RejectUnknown
+    | RejectExpired
     | RejectUnresolved
     | WaitForEntity
     | Lapsed
@@ -88,14 +91,8 @@ def refusal(decision: Refusal) -> Problem:
     match decision:
         case RejectStale() | RejectNotHeld():
             return _fence(decision)
-        case RejectReused(first):
-            return Problem(
-                "key-reused",
-                "Repeat the first request as it was, if this is a retry of it; take a new key only "
-                "for another wish. This key already names a command with another method, path, "
-                "query, entity, listed header or body.",
-                members={"first": _first(first)},
-            )
+        case RejectReused() | RejectExpired():
+            return _key(decision)
         case RejectNotRetained():
             return _not_retained(decision)
         case RejectUnknown():
@@ -127,6 +124,23 @@ def refusal(decision: Refusal) -> Problem:
             return Problem("overloaded", "Repeat the same request: the key kept changing hands.")
         case _:
             assert_never(decision)
+
+
+def _key(decision: RejectReused | RejectExpired) -> Problem:
+    if isinstance(decision, RejectExpired):
+        return Problem(
+            "key-expired",
+            "Do not repeat it: this key was made longer ago than keys are remembered, so whether "
+            "its command was executed is forgotten; look at the upstream. A key that was not "
+            "made for this command, but is the id of something older, needs a word before it.",
+        )
+    return Problem(
+        "key-reused",
+        "Repeat the first request as it was, if this is a retry of it; take a new key only "
+        "for another wish. This key already names a command with another method, path, "
+        "query, entity, listed header or body.",
+        members={"first": _first(decision.first)},
+    )
 
 
 def _fence(decision: RejectStale | RejectNotHeld) -> Problem:
@@ -161,6 +175,15 @@ def entity_leased(found: EntityLeased) -> Problem:
         # A lease may be renewed, so its end is a guess; half a minute is the usual heartbeat twice.
         retry_after_s=max(1, min(math.ceil(found.remaining_ms / 1000), _RECHECK_S)),
         members={"job": str(found.job), "remaining_ms": found.remaining_ms},
+    )
+
+
+def rows_lost(reason: str) -> Problem:
+    """The database forgot what it had acknowledged; ``reason`` says what, and the mend."""
+    return Problem(
+        "rows-lost",
+        f"Repeat the same request later: nothing was sent for this request, because {reason}.",
+        retry_after_s=_RECHECK_S,
     )
 
 

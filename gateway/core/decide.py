@@ -24,6 +24,7 @@ __all__ = [
     "Lapsed",
     "Open",
     "Probe",
+    "RejectExpired",
     "RejectNotHeld",
     "RejectNotRetained",
     "RejectReused",
@@ -104,6 +105,8 @@ class Facts:
     issuer_here: bool
     resend_within_ms: int | None = None
     probes: bool = False
+    expired: bool = False
+    """The key is not known, and its own time is older than the memory of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,12 @@ class RejectUnknown:
 
 
 @dataclass(frozen=True, slots=True)
+class RejectExpired:
+    """Row 10: the key says itself that it is older than the memory of keys, so it may have been
+    executed and forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
 class RejectUnresolved:
     """Row 11: another command of the entity is unknown, so none may overtake it."""
 
@@ -228,6 +237,7 @@ Decision = (
     | TakeOver
     | Probe
     | RejectUnknown
+    | RejectExpired
     | RejectUnresolved
     | WaitForEntity
     | Forward
@@ -247,6 +257,8 @@ def decide(facts: Facts) -> Decision:
             return refused
     if known is not None:
         return _unknown(known, facts) if known.state == "unknown" else _existing(known)
+    if facts.expired:
+        return RejectExpired()
     if facts.open is None:
         return Repeat()
     if facts.open.state == "unknown":

@@ -42,6 +42,7 @@ ProblemType = Literal[
     "fence-stale",
     "fence-not-held",
     "key-reused",
+    "key-expired",
     "response-not-retained",
     "in-flight",
     "outcome-unknown",
@@ -52,6 +53,7 @@ ProblemType = Literal[
     "response-incomplete",
     "overloaded",
     "store-unavailable",
+    "rows-lost",
     "loop-detected",
 ]
 
@@ -89,6 +91,7 @@ TYPES: Mapping[ProblemType, Kind] = {
     "fence-stale": Kind(412, "The fence is stale", "no", "never"),
     "fence-not-held": Kind(412, "The fence is not the one now held", "no", "never"),
     "key-reused": Kind(422, "The idempotency key names another command", "no", "never"),
+    "key-expired": Kind(410, "The key is older than the memory of keys", "unknown", "never"),
     "response-not-retained": Kind(410, "Executed; its response is not kept", "yes", "never"),
     "in-flight": Kind(409, "The same command is in flight", "unknown", "wait"),
     "outcome-unknown": Kind(
@@ -106,6 +109,9 @@ TYPES: Mapping[ProblemType, Kind] = {
     ),
     "store-unavailable": Kind(
         503, "The gateway's database is unavailable", "no", "same-key", "proxy_internal_error"
+    ),
+    "rows-lost": Kind(
+        503, "The database lost what it had acknowledged", "no", "wait", "proxy_internal_error"
     ),
     "loop-detected": Kind(
         508, "The request came through this gateway before", "no", "never", "proxy_loop_detected"

@@ -18,12 +18,13 @@ from gateway.core.evidence import Probed
 from gateway.core.problems import TYPES, ProblemType
 from gateway.observe.jobmetrics import NO_LABELS, JobMetrics, Labels
 
-__all__ = ["Metrics", "Operation", "RequestOutcome"]
+__all__ = ["Kept", "Metrics", "Operation", "RequestOutcome"]
 
 RequestOutcome = Literal[
     "applied", "replayed", "not-sent", "not-executed", "unknown", "rejected", "unguarded"
 ]
 Operation = Literal["admit", "settle", "release", "hold"]
+Kept = Literal["bodies", "keys", "audit", "jobs", "job_keys", "entities"]
 
 _NO_POLICY = "none"
 """Label of requests that no policy covers, or that were refused before one was looked for."""
@@ -66,6 +67,7 @@ class Metrics:
         self._probes = self._counter(
             "probes", "Status queries about unknown commands, by what came of them.", "result"
         )
+        self._forgotten = self._counter("forgotten", "Rows that retention let go, by kind.", "what")
         self._admit = self._histogram("admit", "Admitting one command.", _STORE_BUCKETS_S)
         self._send = self._histogram(
             "send", "Sending one attempt, until its response is complete.", _SEND_BUCKETS_S
@@ -114,6 +116,10 @@ class Metrics:
         """One fence was issued over HTTP."""
         self._fences.inc()
 
+    def forgotten(self, what: Kept, count: int) -> None:
+        """Retention let so many rows go."""
+        self._forgotten.labels(what).inc(count)
+
     def store_retry(self, operation: Operation) -> None:
         """One statement is about to be repeated."""
         self._retries.labels(operation).inc()
@@ -124,6 +130,7 @@ class Metrics:
         attempts: Callable[[], float],
         waiting: Callable[[], float],
         key_age_s: Callable[[], float],
+        rows_lost: Callable[[], float],
     ) -> None:
         """Where the gauges read their values, at each ``render``. To be called once."""
         for name, text, read in (
@@ -133,6 +140,11 @@ class Metrics:
                 "key_snapshot_age_seconds",
                 "Age of the gateway keys in use; above 60 s nobody is authenticated.",
                 key_age_s,
+            ),
+            (
+                "rows_lost",
+                "Acknowledged rows that the database lost, until an operator acknowledges. Alarm.",
+                rows_lost,
             ),
         ):
             Gauge(f"fencegate_{name}", text, registry=self._registry).set_function(read)
@@ -164,5 +176,7 @@ class Metrics:
             self._settles.labels(result)
         for probed in get_args(Probed):
             self._probes.labels(probed)
+        for what in get_args(Kept):
+            self._forgotten.labels(what)
         for operation in get_args(Operation):
             self._retries.labels(operation)

@@ -73,5 +73,5 @@ class Admitter:
                     return Admitted(decision, lost_until)
                 continue
             if self._clock() + _PAUSE_S >= until:
-                raise StoreUnavailable(str(failure), code=failure.code, lost_until=lost_until)
+                raise type(failure)(str(failure), code=failure.code, lost_until=lost_until)
             await asyncio.sleep(_PAUSE_S)

@@ -13,13 +13,14 @@ from typing import Literal, Protocol, assert_never
 from uuid import UUID
 
 from gateway import faults
-from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal
+from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal, rows_lost
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import (
     Decision,
     Forward,
     Lapsed,
     Probe,
+    RejectExpired,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -43,7 +44,7 @@ from gateway.core.settle import (
     after_resend,
     classify,
 )
-from gateway.errors import StoreUnavailable
+from gateway.errors import RowsLost, StoreUnavailable
 from gateway.proxy.admitting import Admitted, Admitter
 from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
 from gateway.proxy.background import Background
@@ -215,6 +216,7 @@ class Executor:
                 | RejectReused()
                 | WaitForKey()
                 | WaitForEntity()
+                | RejectExpired()
                 | RejectUnresolved()
                 | Repeat()
             ):
@@ -368,7 +370,7 @@ class Executor:
         exchange = await transfer.late(until=until, byte_limit=call.rules.keep_limit + _LATE_HEAD)
         if exchange is None:
             return
-        # Another attempt may have taken over meanwhile: then a key "in use" says nothing of this one.
+        # Another attempt may have taken over meanwhile: a key "in use" then says nothing of this.
         outcome = after_resend(classify(exchange, call.rules), call.rules)
         if isinstance(outcome, Answered):
             faults.reach("answer.late")
@@ -413,6 +415,8 @@ def _reason(outcome: Unknown) -> str:
 
 
 def _store_unavailable(call: Call, error: StoreUnavailable) -> Answer:
+    if isinstance(error, RowsLost):
+        return of_problem(rows_lost(str(error)), "rejected", call.command.request_id)
     problem = Problem(
         "store-unavailable",
         f"Repeat the same request later: nothing was sent for this request, because {error}.",

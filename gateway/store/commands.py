@@ -17,7 +17,9 @@ from gateway.core.decide import Facts, Known, Open
 from gateway.core.headers import decode_lines, encode_lines, recordable
 from gateway.core.model import Response
 from gateway.store.database import Database
+from gateway.store.doubts import Doubts
 from gateway.store.queries import load
+from gateway.store.witness import Witness
 
 __all__ = ["CommandStore"]
 
@@ -28,16 +30,26 @@ class CommandStore:
     """The port between the proxy and the database. Every method raises ``StoreUnavailable`` or
     ``AnswerLost`` as ``Database.fetch`` does, for the whole batch."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, witness: Witness | None = None) -> None:
+        """``witness``: looks whether the database still has what it acknowledged, before each
+        admit, and remembers what it acknowledges. Operators' commands have none."""
         self._database = database
+        self._witness = witness
+        self._doubts = Doubts()
 
     async def admit(self, commands: Sequence[Command]) -> list[Facts]:
-        """Admit a batch; facts come back in the order of ``commands``."""
+        """Admit a batch; facts come back in the order of ``commands``. Raises ``RowsLost``."""
         _check_batch(commands)
-        faults.reach("admit.before")
-        rows = await self._database.fetch(_SQL["admit"], *_columns(commands))
-        faults.reach("admit.committed")
-        return [_facts(c, row) for c, row in zip(commands, rows, strict=True)]
+        ask = self._database if self._witness is None else self._witness
+        with self._doubts.about([c.attempt for c in commands]) as doubt:
+            faults.reach("admit.before")
+            rows = await doubt.fetch(ask, _SQL["admit"], *_columns(commands))
+            faults.reach("admit.committed")
+        found = [_facts(c, row) for c, row in zip(commands, rows, strict=True)]
+        if self._witness is not None:
+            for command, facts in zip(commands, found, strict=True):
+                _remember(self._witness, command, facts)
+        return found
 
     async def rehearse(self, command: Command) -> Facts:
         """What an admit of ``command`` would find and do now. It is that very statement, rolled
@@ -48,32 +60,43 @@ class CommandStore:
     async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
         """Record final responses. A response whose attempt has no unsettled row is recorded where
         its key is free, and goes to the audit where it is not."""
-        faults.reach("settle.before")
-        rows = await self._database.fetch(
-            _SQL["settle"],
-            [s.command.tenant for s in settles],
-            [s.command.key_digest for s in settles],
-            [s.command.entity for s in settles],
-            [s.command.attempt for s in settles],
-            [s.response.status for s in settles],
-            [_head(s) for s in settles],
-            [_body(s) for s in settles],
-        )
-        faults.reach("settle.committed")
-        return [
+        with self._doubts.about([s.command.attempt for s in settles]) as doubt:
+            faults.reach("settle.before")
+            rows = await doubt.fetch(
+                self._database,
+                _SQL["settle"],
+                [s.command.tenant for s in settles],
+                [s.command.key_digest for s in settles],
+                [s.command.entity for s in settles],
+                [s.command.attempt for s in settles],
+                [s.response.status for s in settles],
+                [_head(s) for s in settles],
+                [_body(s) for s in settles],
+            )
+            faults.reach("settle.committed")
+        results: list[SettleResult] = [
             await self._settle_unmatched(settle) if row["result"] == "unmatched" else row["result"]
             for settle, row in zip(settles, rows, strict=True)
         ]
+        if self._witness is not None:
+            for settle, result in zip(settles, results, strict=True):
+                if result in ("resolved", "duplicate"):
+                    self._witness.gone(settle.command)
+                else:
+                    self._witness.settled(settle.command, settle.response.status)
+        return results
 
     async def _settle_unmatched(self, settle: Settle) -> SettleResult:
         c = settle.command
-        rows = await self._database.fetch(
-            _SQL["settle_unmatched"],
-            *(c.tenant, c.key_digest, c.key, c.policy, c.entity, c.fingerprint, c.rules, c.fence),
-            *(c.attempt, c.principal, c.request_id, c.serial, c.unknown, c.upstream_key),
-            *(c.upstream_digest, c.settle_delay_s, c.response_days, c.key_days),
-            *(settle.response.status, _head(settle), _body(settle)),
-        )
+        with self._doubts.about([c.attempt]) as doubt:
+            rows = await doubt.fetch(
+                self._database,
+                _SQL["settle_unmatched"],
+                *(c.tenant, c.key_digest, c.key, c.policy, c.entity, c.fingerprint, c.rules),
+                *(c.fence, c.attempt, c.principal, c.request_id, c.serial, c.unknown),
+                *(c.upstream_key, c.upstream_digest, c.settle_delay_s, c.response_days),
+                *(c.key_days, settle.response.status, _head(settle), _body(settle)),
+            )
         result: str = rows[0][0]
         if result == "retry":
             (again,) = await self.settle([settle])
@@ -82,32 +105,39 @@ class CommandStore:
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """Give keys back. False: no unsettled row of that attempt was there, which is done too."""
-        faults.reach("release.before")
-        rows = await self._database.fetch(
-            _SQL["release"],
-            [r.command.tenant for r in releases],
-            [r.command.key_digest for r in releases],
-            [r.command.entity if r.command.has_entity_row else None for r in releases],
-            [r.command.attempt for r in releases],
-            [r.reason for r in releases],
-        )
-        faults.reach("release.committed")
+        with self._doubts.about([r.command.attempt for r in releases]) as doubt:
+            faults.reach("release.before")
+            rows = await doubt.fetch(
+                self._database,
+                _SQL["release"],
+                [r.command.tenant for r in releases],
+                [r.command.key_digest for r in releases],
+                [r.command.entity if r.command.has_entity_row else None for r in releases],
+                [r.command.attempt for r in releases],
+                [r.reason for r in releases],
+            )
+            faults.reach("release.committed")
+        if self._witness is not None:
+            for release in releases:
+                self._witness.gone(release.command)
         return [row["released"] for row in rows]
 
     async def hold(self, holds: Sequence[Hold]) -> list[bool]:
         """Record unknown outcomes. False: already held, settled or released."""
-        faults.reach("hold.before")
-        rows = await self._database.fetch(
-            _SQL["hold"],
-            [h.command.tenant for h in holds],
-            [h.command.key_digest for h in holds],
-            [h.command.entity for h in holds],
-            [h.command.attempt for h in holds],
-            [h.reason for h in holds],
-            [h.evidence.status if h.evidence else None for h in holds],
-            [h.evidence.body if h.evidence else None for h in holds],
-        )
-        faults.reach("hold.committed")
+        with self._doubts.about([h.command.attempt for h in holds]) as doubt:
+            faults.reach("hold.before")
+            rows = await doubt.fetch(
+                self._database,
+                _SQL["hold"],
+                [h.command.tenant for h in holds],
+                [h.command.key_digest for h in holds],
+                [h.command.entity for h in holds],
+                [h.command.attempt for h in holds],
+                [h.reason for h in holds],
+                [h.evidence.status if h.evidence else None for h in holds],
+                [h.evidence.body if h.evidence else None for h in holds],
+            )
+            faults.reach("hold.committed")
         return [row["held"] for row in rows]
 
     async def pseudonym(self) -> bytes:
@@ -139,6 +169,13 @@ class CommandStore:
             [row["ord"] - 1 for row in rows if row["kind"] == "key"],
             [row["ord"] - 1 for row in rows if row["kind"] == "entity"],
         )
+
+
+def _remember(witness: Witness, command: Command, facts: Facts) -> None:
+    if facts.known is not None and facts.known.attempt == command.attempt:
+        witness.admitted(command)
+    if facts.mark is not None:
+        witness.mark(command.tenant, command.entity, facts.mark, issued=facts.held is not None)
 
 
 def _check_batch(commands: Sequence[Command]) -> None:
@@ -189,7 +226,7 @@ def _facts(command: Command, row: asyncpg.Record) -> Facts:
     (
         _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
         evidence_status, open_key, open_state, open_remaining_ms, unknown, age_ms, upstream_key,
-        account_same,
+        account_same, expired,
     ) = row  # fmt: skip
     known = None
     if attempt is not None:
@@ -203,4 +240,5 @@ def _facts(command: Command, row: asyncpg.Record) -> Facts:
         *(command.attempt, command.fence, mark, known, opened, held, command.issuer_here),
         resend_within_ms=command.resend_within_ms,
         probes=command.probe_target is not None,
+        expired=expired,
     )

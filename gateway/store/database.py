@@ -16,8 +16,9 @@ from typing import Any
 import asyncpg
 
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.store.history import History
 
-__all__ = ["STATEMENT_TIMEOUT_S", "TRANSPORT_ERRORS", "Database", "describe"]
+__all__ = ["STATEMENT_TIMEOUT_S", "TRANSPORT_ERRORS", "Database", "Moved", "describe"]
 
 STATEMENT_TIMEOUT_S = 2.0
 """Longest that the server works on one statement. Below every send deadline (2 s and the time to
@@ -26,7 +27,19 @@ connect), so an admit that is answered at all is answered while it can still be 
 _CLIENT_MARGIN_S = 0.5
 """The client gives up this much after the server must have: then only silence is left."""
 
+_ANSWER_S = STATEMENT_TIMEOUT_S + _CLIENT_MARGIN_S
+
+_NEVER_S = 60
+"""For asyncpg's own time-out, which must not come first."""
+
 _CONNECT_TIMEOUT_S = 2.0
+
+# Where an earlier answer was lost, what stands there may be committed on this server and on no
+# standby yet. A transaction that writes to the log is answered only when all before it are as
+# durable as was asked for.
+_FLUSH = "select pg_logical_emit_message(true, 'fencegate', '')"
+
+_WAIT_CANCELLED = "SyncRepWaitForLSN"
 
 _REHEARSAL_IDLE_S = 1
 """Longest that a rehearsal may hold its locks between its statement and its rollback."""
@@ -50,29 +63,48 @@ _MENDS = {
 }
 
 
+class Moved(Exception):
+    """The statement was not begun: something has happened since the generation it was meant for."""
+
+
 class _Connection(asyncpg.Connection):
-    """A pooled connection without asyncpg's reset round trip: we never change session state."""
+    """A pooled connection without asyncpg's reset round trip: we never change session state.
+
+    It also notes the one warning that matters: a commit was answered although no standby has it.
+    """
+
+    unreplicated = False
 
     def get_reset_query(self) -> str:
         return ""
+
+    def _process_log_message(self, fields: Any, last_query: str) -> None:
+        # By the place in the server: its text may be in any language. asyncpg's listeners would do,
+        # but the pool takes them away with every release.
+        if fields.get("R") == _WAIT_CANCELLED:
+            self.unreplicated = True
+        super()._process_log_message(fields, last_query)  # type: ignore[misc]
 
 
 class Database:
     """A pool of connections to one database. ``fetch`` is all that the hot path asks of it."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], history: History) -> None:
         self._pool = pool
+        self.history = history
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 10, statement_cache_size: int = 100) -> Database:
         """Connect lazily: opening succeeds while the database is down. ``statement_cache_size``
         0 is for PgBouncer in transaction mode."""
+        history = History()
         pool = await asyncpg.create_pool(
             dsn,
+            init=history.meet,
             min_size=0,
             max_size=size,
             timeout=_CONNECT_TIMEOUT_S,
-            command_timeout=STATEMENT_TIMEOUT_S + _CLIENT_MARGIN_S,
+            command_timeout=_ANSWER_S,
             statement_cache_size=statement_cache_size,
             connection_class=_Connection,
             server_settings={
@@ -85,25 +117,56 @@ class Database:
                 "default_transaction_isolation": "read committed",
             },
         )
-        return cls(pool)
+        return cls(pool, history)
 
-    async def fetch(self, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
+    async def fetch(
+        self, sql: str, *args: Any, flush: bool = False, generation: int | None = None
+    ) -> Sequence[asyncpg.Record]:
         """Run one statement in its own transaction.
 
+        ``flush``: answer only when everything that it can have read is as durable as a commit; for
+        a repeat after a lost answer. ``generation``: only as long as ``history`` is at it.
+
         Raises ``StoreUnavailable`` where it certainly did not take effect and ``AnswerLost``
-        where that is not known.
+        where that is not known; ``Moved``.
         """
         async with self._acquired() as connection:
-            try:
-                return await connection.fetch(sql, *args)
-            except asyncpg.PostgresError as error:
-                if _may_have_committed(error):
-                    raise AnswerLost(describe(error)) from error
-                raise StoreUnavailable(describe(error), code=error.sqlstate) from error
-            except TRANSPORT_ERRORS as error:
-                # After silence the protocol state is unknown: never reuse that connection.
-                _reset(connection)
-                raise AnswerLost(describe(error)) from error
+            if generation is not None and generation != self.history.generation:
+                raise Moved
+            rows = await self._run(connection, sql, args)
+            if flush:
+                try:
+                    await self._run(connection, _FLUSH, ())
+                except StoreUnavailable as error:
+                    raise AnswerLost(str(error)) from error
+            return rows
+
+    async def _run(
+        self, connection: Any, sql: str, args: Sequence[Any]
+    ) -> Sequence[asyncpg.Record]:
+        # Our own clock and not asyncpg's: its time-out asks the server to cancel, and where a
+        # commit waits for its standby, that would make it visible without one.
+        silence = asyncio.get_running_loop().call_later(_ANSWER_S, _reset, connection)
+        try:
+            rows: Sequence[asyncpg.Record] = await connection.fetch(sql, *args, timeout=_NEVER_S)
+        except asyncpg.PostgresError as error:
+            if _may_have_committed(error):
+                raise self._lost(connection, error) from error
+            raise StoreUnavailable(describe(error), code=error.sqlstate) from error
+        except TRANSPORT_ERRORS as error:
+            raise self._lost(connection, error) from error
+        finally:
+            silence.cancel()
+        if connection._con.unreplicated:
+            connection._con.unreplicated = False
+            raise AnswerLost("the wait for the synchronous standby was cancelled")
+        return rows
+
+    def _lost(self, connection: Any, error: Exception) -> AnswerLost:
+        self.history.failed()
+        # After silence the protocol state is unknown: never reuse that connection.
+        _reset(connection)
+        return AnswerLost(describe(error))
 
     async def rehearse(self, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
         """Run one statement and roll it back: what it would answer now. Nothing of it stays.
@@ -148,6 +211,7 @@ class Database:
         try:
             connection = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
         except (asyncpg.PostgresError, *TRANSPORT_ERRORS) as error:
+            self.history.failed()
             code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
             raise StoreUnavailable(describe(error), code=code) from error
         try:

@@ -26,6 +26,7 @@ __all__ = [
     "Changed",
     "CommandDetail",
     "CommandInfo",
+    "Erasure",
     "Filter",
     "InFlight",
     "Missing",
@@ -33,6 +34,8 @@ __all__ = [
     "Resolution",
     "Resolved",
     "TooEarly",
+    "erase",
+    "erase_entity",
     "find",
     "holders",
     "list_commands",
@@ -166,6 +169,10 @@ class TooEarly:
     remaining_s: int
 
 
+Erasure = Literal["erased", "already", "missing", "unsettled"]
+"""``already``: nothing of the answer was kept any more. ``unsettled``: it may still be answered, or
+its evidence be needed to decide it."""
+
 Resolution = Resolved | Missing | AlreadySettled | InFlight | Changed | TooEarly
 
 
@@ -272,6 +279,31 @@ async def resolve(
         OPERATOR + by,
     )
     return _resolution(rows[0]["result"], rows[0]["remaining_s"])
+
+
+async def erase(
+    database: Database, tenant: int, key_digest: bytes, *, reason: str, by: str
+) -> Erasure:
+    """Have what is kept of one answer erased; digests, status and audit stay. ``by`` as for
+    ``resolve``. Raises ``StoreUnavailable``; after ``AnswerLost`` repeat it."""
+    rows = await database.fetch(_SQL["erase"], tenant, key_digest, reason, OPERATOR + by)
+    result: Erasure = rows[0]["result"]
+    return result
+
+
+async def erase_entity(
+    database: Database, tenant: Tenant, entity: str, *, reason: str, by: str
+) -> AsyncIterator[tuple[str, Erasure]]:
+    """The same for every settled command of an entity that keeps something: key and result.
+    It looks through the tenant's commands. Raises as ``erase``."""
+    last = b""
+    while True:
+        rows = await read(database, _SQL["settled_of"], tenant.number, entity, last, _PAGE)
+        for row in rows:
+            last = row["key_digest"]
+            yield row["key"], await erase(database, tenant.number, last, reason=reason, by=by)
+        if len(rows) < _PAGE:
+            return
 
 
 async def _places(

@@ -14,7 +14,15 @@ from gateway.resources import migrations_dir
 from gateway.store import migrations
 from gateway.store.database import TRANSPORT_ERRORS, Database, describe
 
-__all__ = ["READ_TIMEOUT_S", "is_shared", "migrate_database", "read", "schema_status"]
+__all__ = [
+    "READ_TIMEOUT_S",
+    "Connection",
+    "is_shared",
+    "migrate_database",
+    "own_connection",
+    "read",
+    "schema_status",
+]
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -59,13 +67,13 @@ async def migrate_database(dsn: str) -> list[migrations.Applied]:
 
     Raises ``MigrationError``, and ``StoreUnavailable`` where no connection could be made.
     """
-    async with _own(dsn) as connection:
+    async with own_connection(dsn) as connection:
         return await migrations.migrate(connection, migrations_dir())
 
 
 async def is_shared(dsn: str) -> bool:
     """Whether anybody else is connected to the server. Raises ``StoreUnavailable``."""
-    async with _own(dsn) as connection:
+    async with own_connection(dsn) as connection:
         return bool(
             await connection.fetchval(
                 "select exists (select from pg_stat_activity"
@@ -95,14 +103,17 @@ async def _reading(database: Database) -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def _own(dsn: str) -> AsyncIterator[Connection]:
-    """A connection outside the pool, without its time limits."""
+async def own_connection(dsn: str, name: str = "fencegate") -> AsyncIterator[Connection]:
+    """A connection outside the pool, without its time limits; ``name`` as the server shows it.
+
+    Raises ``StoreUnavailable``, ``AnswerLost``.
+    """
     try:
         connection = await asyncpg.connect(
             dsn,
             timeout=_CONNECT_TIMEOUT_S,
             statement_cache_size=0,
-            server_settings={"application_name": "fencegate"},
+            server_settings={"application_name": name},
         )
     except _FAILURES as error:
         raise _unavailable(error) from error

@@ -156,7 +156,7 @@ class _Older:
             "select ord, mark, null::bigint as held, known_attempt, known_state, known_same,"
             " known_remaining_ms, known_status, known_headers, known_body, known_settled_by,"
             " known_evidence_status, open_key, open_state, open_remaining_ms,"
-            " 'hold', 0::bigint, null, false"  # what that release does not know
+            " 'hold', 0::bigint, null, false, false"  # what that release does not know
             f" from gateway.admit({numbers}) order by ord",
             *args[:19],
         )

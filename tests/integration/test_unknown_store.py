@@ -333,7 +333,8 @@ class Before:
     async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
         numbers = ", ".join(f"${number}" for number in range(1, 22))
         return await self._connection.fetch(
-            f"select *, 'hold', 0::bigint, null, false from gateway.admit({numbers}) order by ord",
+            f"select *, 'hold', 0::bigint, null, false, false from gateway.admit({numbers})"
+            " order by ord",
             *args[:21],
         )
 

@@ -78,6 +78,22 @@ select t.name
  order by t.name
  limit $3::bigint;
 
+-- name: settled_of
+-- guard: none, it only reads: settled commands of one entity that keep something of their answer.
+-- $1 tenant, $2 entity, $3 digest of the last one seen ('' for the first), $4 rows.
+select c.key_digest, c.key
+  from gateway.commands c
+ where c.tenant = $1 and c.entity = $2 and c.settled_at is not null
+   and num_nonnulls(c.headers, c.body, c.evidence) > 0
+   and c.key_digest > $3
+ order by c.key_digest
+ limit $4::bigint;
+
+-- name: erase
+-- guard: settled.
+-- $1 tenant, $2 key digest, $3 reason, $4 who has it erased.
+select gateway.erase($1, $2, $3, $4) as result;
+
 -- name: resolve
 -- guard: the attempt that was judged, not settled, past its deadline (see migrations/0003).
 -- $1 tenant, $2 key digest, $3 attempt, $4 executed, $5 reason, $6 who decides.

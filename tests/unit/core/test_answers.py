@@ -14,11 +14,13 @@ from gateway.core.answers import (
     not_sent,
     outcome_unknown,
     refusal,
+    rows_lost,
 )
 from gateway.core.decide import (
     Known,
     Lapsed,
     Open,
+    RejectExpired,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -40,6 +42,7 @@ REFUSALS: dict[str, tuple[Refusal, str]] = {
     "nobody's": (RejectNotHeld(7, 7, 0), "fence-not-held"),
     "never issued": (RejectNotHeld(7, 7, None), "fence-not-held"),
     "reused": (RejectReused(FIRST), "key-reused"),
+    "expired": (RejectExpired(), "key-expired"),
     "not kept": (RejectNotRetained(200, "answer", True), "response-not-retained"),
     "resolved": (RejectNotRetained(None, "resolved", True), "response-not-retained"),
     "in flight": (WaitForKey(1500), "in-flight"),
@@ -53,6 +56,7 @@ REFUSALS: dict[str, tuple[Refusal, str]] = {
 OUTCOMES: dict[str, Problem] = {
     **{f"not sent: {fault}": not_sent(NotSent(fault)) for fault in get_args(Fault)},
     **{f"unknown: {fault}": outcome_unknown(Unknown(fault, "yes")) for fault in get_args(Fault)},
+    "rows lost": rows_lost("the database lost what it had acknowledged"),
     "ambiguous": outcome_unknown(Unknown(None, "yes", Response(503, (), b"later"))),
     "incomplete": incomplete(Response(200, (), b"")),
     **{f"safe: {fault}": no_answer(Unknown(fault, "yes")) for fault in get_args(Fault)},

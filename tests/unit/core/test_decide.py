@@ -19,6 +19,7 @@ from gateway.core.decide import (
     Lapsed,
     Open,
     Probe,
+    RejectExpired,
     RejectNotHeld,
     RejectNotRetained,
     RejectReused,
@@ -235,9 +236,9 @@ OPENS = (None, BUSY, STUCK)
 FENCES = ((None, None), (None, 7), (6, 7), (7, 7))
 ISSUED = ((None, False), (None, True), (0, False), (0, True), (7, False), (7, True))
 EVERYTHING = tuple(
-    Facts(OWN, fence, mark, known, opened, held, issuer_here, *now)
-    for known, opened, (fence, mark), (held, issuer_here), now in itertools.product(
-        KNOWNS, OPENS, FENCES, ISSUED, ((None, False), (1_000, True))
+    Facts(OWN, fence, mark, known, opened, held, issuer_here, *now, expired)
+    for known, opened, (fence, mark), (held, issuer_here), now, expired in itertools.product(
+        KNOWNS, OPENS, FENCES, ISSUED, ((None, False), (1_000, True)), (False, True)
     )
 )
 
@@ -313,6 +314,7 @@ IN_ORDER: tuple[Row, ...] = (
         Probe,
     ),
     ("9", lambda f: _state(f, "unknown"), RejectUnknown),
+    ("10", lambda f: f.expired, RejectExpired),
     ("11", lambda f: f.open is not None and f.open.state == "unknown", RejectUnresolved),
     ("12", lambda f: f.open is not None, WaitForEntity),
     ("repeat", lambda f: True, Repeat),

@@ -33,6 +33,7 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     # §4
     "fence-stale": (412, "no", "never"),
     "fence-not-held": (412, "no", "never"),
+    "key-expired": (410, "unknown", "never"),
     "key-reused": (422, "no", "never"),
     "response-not-retained": (410, "yes", "never"),
     "in-flight": (409, "unknown", "wait"),
@@ -42,6 +43,8 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     # §5
     "not-sent": (502, "no", "same-key"),
     "response-incomplete": (502, "yes", "never"),
+    # a failover that lost rows
+    "rows-lost": (503, "no", "wait"),
     # §8
     "entity-leased": (409, "no", "wait"),
     "tool-unknown": (400, "no", "never"),

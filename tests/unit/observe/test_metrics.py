@@ -83,13 +83,19 @@ def test_decisions_retries_and_durations() -> None:
 def test_gauges_are_read_when_they_are_rendered() -> None:
     metrics = Metrics()
     now = {"attempts": 1.0}
-    metrics.watch(attempts=lambda: now["attempts"], waiting=lambda: 2, key_age_s=lambda: 3.5)
+    metrics.watch(
+        attempts=lambda: now["attempts"],
+        waiting=lambda: 2,
+        key_age_s=lambda: 3.5,
+        rows_lost=lambda: 4,
+    )
     assert value(read(metrics), "attempts_in_flight") == 1
     now["attempts"] = 9
     samples = read(metrics)
     assert value(samples, "attempts_in_flight") == 9
     assert value(samples, "waiting_callers") == 2
     assert value(samples, "key_snapshot_age_seconds") == 3.5
+    assert value(samples, "rows_lost") == 4
 
 
 def test_two_instances_share_nothing() -> None:

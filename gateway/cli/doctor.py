@@ -1,0 +1,48 @@
+"""``doctor``: what the database's settings mean for the guarantees."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from gateway.cli.database import operator_dsn
+from gateway.cli.options import Subparsers, add_command, add_format
+from gateway.cli.rows import Writer
+from gateway.core.diagnosis import diagnose
+from gateway.settings import load_settings
+from gateway.store.examine import examine
+
+__all__ = ["register"]
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "doctor",
+        _doctor,
+        summary="look at the database's settings, and say what each means for which guarantee",
+        details="One line for each check: ok, warning or fails, what was found, and what it does\n"
+        "to G1 to G7 (docs/guarantees.md). The exit code is 1 where one fails. It changes\n"
+        "nothing. Run it where the gateway runs, with the gateway's environment.",
+        example="fencegate doctor --format jsonl",
+    )
+    add_format(parser)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    settings = load_settings()
+    with operator_dsn(settings, create=False) as dsn:
+        observed = asyncio.run(
+            examine(
+                dsn,
+                pool_size=settings.pool_size,
+                statement_cache_size=settings.statement_cache_size,
+            )
+        )
+    writer = Writer(options.format, ("verdict", "check", "found", "means"))
+    failed = False
+    for finding in diagnose(observed):
+        writer.add((finding.verdict, finding.check, finding.found, finding.means))
+        failed = failed or finding.verdict == "fails"
+    writer.close()
+    return 1 if failed else 0

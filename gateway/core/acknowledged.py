@@ -1,0 +1,134 @@
+"""What this process was told is committed: the admits, settles and marks that it may have acted on.
+
+A database that lost its last commits lost a tail of them, so the latest are looked up first and say
+*whether* something is gone; those of a minute say *what*. Hence all of the latest are kept, and of
+what falls out one for each tenth of a second.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from gateway.core.command import Command
+
+__all__ = ["MAX_AGE_S", "RECENT", "SAMPLED", "Acknowledged", "KeptCommand", "KeptMark", "Ring"]
+
+RECENT = 4096
+"""The latest that are all kept, of commands and of marks: a command is some 1.5 KB, so 6 MB."""
+
+SAMPLED = 600
+"""Of older ones: a minute's worth, one for each ``EVERY_S``. 1 MB."""
+
+EVERY_S = 0.1
+
+MAX_AGE_S = 3600.0
+"""Longer than a standby lags that anybody would promote, shorter than anything is kept for: what is
+gone after that may have been forgotten rightly."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Ring(Generic[K, V]):
+    """The latest values by key, and a thin line of older ones. Times are seconds of one clock."""
+
+    def __init__(self, recent: int = RECENT, sampled: int = SAMPLED, every_s: float = EVERY_S):
+        self._recent: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._sampled: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._limits = (recent, sampled)
+        self._every_s = every_s
+        self._sampled_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._sampled)
+
+    def get(self, key: K) -> V | None:
+        found = self._recent.get(key) or self._sampled.get(key)
+        return None if found is None else found[1]
+
+    def put(self, key: K, value: V, now: float) -> None:
+        """Keep ``value`` as the latest."""
+        self._sampled.pop(key, None)
+        self._recent[key] = (now, value)
+        self._recent.move_to_end(key)
+        if len(self._recent) > self._limits[0]:
+            old, (at, what) = self._recent.popitem(last=False)
+            self._thin_out(old, what, at)
+
+    def drop(self, key: K) -> None:
+        self._recent.pop(key, None)
+        self._sampled.pop(key, None)
+
+    def latest_first(self, now: float) -> Iterator[V]:
+        """What is not older than ``MAX_AGE_S``."""
+        for kept in (self._recent, self._sampled):
+            for at, value in reversed(kept.values()):
+                if now - at > MAX_AGE_S:
+                    return
+                yield value
+
+    def _thin_out(self, key: K, value: V, at: float) -> None:
+        if self._sampled_at is not None and at - self._sampled_at < self._every_s:
+            return
+        self._sampled_at = at
+        self._sampled[key] = (at, value)
+        if len(self._sampled) > self._limits[1]:
+            self._sampled.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCommand:
+    """A command that was admitted here; ``status`` once it was settled."""
+
+    command: Command
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMark:
+    """A high-water mark that was answered. ``issued``: it was issued here."""
+
+    tenant: int
+    entity: str
+    fence: int
+    issued: bool
+
+
+class Acknowledged:
+    """The memory of one process. ``now``: seconds, monotonic, counting suspend."""
+
+    def __init__(self) -> None:
+        self._commands: Ring[UUID, KeptCommand] = Ring()
+        self._marks: Ring[tuple[int, str], KeptMark] = Ring()
+
+    def __len__(self) -> int:
+        return len(self._commands) + len(self._marks)
+
+    def admitted(self, command: Command, now: float) -> None:
+        self._commands.put(command.attempt, KeptCommand(command, None), now)
+
+    def settled(self, command: Command, status: int, now: float) -> None:
+        self._commands.put(command.attempt, KeptCommand(command, status), now)
+
+    def gone(self, attempt: UUID) -> None:
+        """Its row is not this attempt's any more, rightly."""
+        self._commands.drop(attempt)
+
+    def mark(self, tenant: int, entity: str, fence: int, now: float, *, issued: bool) -> None:
+        """A mark was answered; a lower one than is known was answered before it."""
+        known = self._marks.get((tenant, entity))
+        if known is not None:
+            fence, issued = max(fence, known.fence), issued or known.issued
+        self._marks.put((tenant, entity), KeptMark(tenant, entity, fence, issued), now)
+
+    def commands(self, now: float) -> list[KeptCommand]:
+        """The latest first."""
+        return list(self._commands.latest_first(now))
+
+    def marks(self, now: float) -> list[KeptMark]:
+        """The latest first."""
+        return list(self._marks.latest_first(now))

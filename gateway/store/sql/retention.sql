@@ -1,0 +1,63 @@
+-- name: begin
+-- guard: nobody holds the round, and the last one ended long enough ago.
+select longest_key_days from gateway.begin_retention($1, $2, $3, $4);
+
+-- name: hold
+-- guard: the round is still the caller's.
+select longest_key_days from gateway.hold_retention($1, $2, $3);
+
+-- name: longest
+-- guard: none, it only reads.
+select longest_key_days from gateway.retention;
+
+-- name: commands
+-- guard: settled and past its date; see migrations, "Retention".
+select bodies, keys, last_at, last_tenant, last_digest from gateway.forget_commands($1, $2, $3, $4);
+
+-- name: audit
+-- guard: older than so many days.
+select gateway.forget_audit($1, $2) as gone;
+
+-- name: jobs
+-- guard: finished so many days ago.
+select gateway.forget_jobs($1, $2) as gone;
+
+-- name: job_keys
+-- guard: of a job that finished so many days ago and is out of the history.
+select gateway.forget_job_keys($1, $2) as gone;
+
+-- name: touch
+-- guard: an entity of an unfinished job; only its time of touch rises.
+select last_tenant, last_job from gateway.touch_job_entities($1, $2, $3);
+
+-- name: entities
+-- guard: untouched for so many days, no open slot, no lease.
+select entities, last_tenant, last_entity from gateway.forget_entities($1, $2, $3, $4);
+
+-- name: due
+-- guard: none, it only reads: what a round would forget now. It may read whole tables.
+-- $1 days of audit, $2 of finished jobs, $3 of their keys, $4 of entities (0: none are due).
+select (select count(*) from gateway.commands c
+         where c.settled_at is not null and c.expires_at > n.now
+           and c.settled_at + make_interval(days => c.response_days) <= n.now
+           and num_nonnulls(c.headers, c.body, c.evidence) > 0) as bodies,
+       (select count(*) from gateway.commands c
+         where c.settled_at is not null and c.expires_at <= n.now
+           and c.admitted_at <= n.now - interval '1 day') as keys,
+       (select count(*) from gateway.audit a
+         where a.at <= n.now - make_interval(days => $1::int)) as audit,
+       (select count(*) from gateway.job_history h
+         where h.finished_at <= n.now - make_interval(days => $2::int)) as jobs,
+       (select count(*) from gateway.job_keys k
+         where k.finished_at <= n.now - make_interval(days => $3::int)) as job_keys,
+       (select count(*) from gateway.entities e
+         where $4::int > 0 and e.touched_at <= n.now - make_interval(days => $4::int)
+           and e.open_key is null
+           and not exists (select from gateway.job_leases l
+                            where l.tenant = e.tenant and l.entity = e.entity)
+           and not exists (select from gateway.jobs j
+                            where j.tenant = e.tenant and j.entity = e.entity)
+           and not exists (select from gateway.commands c
+                            where c.tenant = e.tenant and c.entity = e.entity
+                              and c.settled_at is null)) as entities
+  from (select gateway.clock() as now offset 0) n;
