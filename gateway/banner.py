@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def banner(
     return "\n".join(
         [
             f"Fencegate {__version__} on {url}",
-            f"  database  {address.hostname}:{address.port or 5432}{address.path} ({source})",
+            f"  database  {_hosts(address.netloc)}{address.path} ({source})",
             f"  callers   {callers}",
             *(f"  policy    {line}" for line in policies.describe()),
             *(["  tools     " + ", ".join(tools.by_name)] if tools.by_name else []),
@@ -53,6 +54,12 @@ def banner(
             *_sample(url, policies, authenticated),
         ]
     )
+
+
+def _hosts(netloc: str) -> str:
+    """Hosts and ports without credentials; there may be several (a failover's)."""
+    hosts = netloc.rpartition("@")[2].split(",")
+    return ",".join(host if re.search(r":[0-9]+$", host) else f"{host}:5432" for host in hosts)
 
 
 def _sample(url: str, policies: Policies, authenticated: bool) -> list[str]:
