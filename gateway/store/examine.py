@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AsyncExitStack
 from datetime import datetime
+from uuid import uuid4
 
 import asyncpg
 
@@ -101,7 +102,7 @@ async def _pooling(dsn: str) -> Pooling:
 async def _prepared(first: Connection, second: Connection) -> Pooling:
     """Prepare on one backend, then have another client take that one and run it elsewhere."""
     try:
-        statement = await first.prepare("select pg_backend_pid()")
+        statement = await first.prepare("select pg_backend_pid()", name=f"doctor_{uuid4().hex}")
         await first.execute("select 1")
         async with second.transaction():
             await second.fetchval("select pg_backend_pid()")
