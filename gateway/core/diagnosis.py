@@ -256,7 +256,7 @@ def _pooler(o: Observed) -> _Result:
             return "ok", "no pooler in between", "each connection is a session of the server"
         case "session":
             return "ok", "a pooler in session mode", "each connection is a session of the server"
-        case "transaction" if o.statement_cache_size == 0:
+        case "transaction" | "transaction-without-prepared" if o.statement_cache_size == 0:
             return "ok", "a pooler in transaction mode", "no statement is prepared; fine"
         case "transaction":
             return _result(

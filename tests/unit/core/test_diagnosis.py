@@ -103,6 +103,7 @@ def test_one_thing_that_is_wrong_is_the_one_that_is_named(name: str) -> None:
         replace(GOOD, pooling="session"),
         replace(GOOD, pooling="transaction"),
         replace(GOOD, pooling="transaction", statement_cache_size=0),
+        replace(GOOD, pooling="transaction-without-prepared", statement_cache_size=0),
         replace(GOOD, offset_s=3.0, offset_error_s=2.5),  # it may as well be nothing
         session(lock_timeout="5000"),
     ],
