@@ -50,6 +50,7 @@ from gateway.core.jobs import (
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.queries import load
+from gateway.store.witness import Witness
 
 __all__ = ["CLAIM_LIMIT", "JobStore", "Shown"]
 
@@ -76,8 +77,10 @@ class Shown:
 class JobStore:
     """See the module."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, witness: Witness | None = None) -> None:
+        """``witness``: as for ``CommandStore``, before each claim, whose fences it remembers."""
         self._database = database
+        self._witness = witness
 
     async def enqueue(self, tenant: int, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue; a known key answers with the first job and what became of it. ``ValueError``
@@ -133,6 +136,8 @@ class JobStore:
             raise ValueError(f"a claim takes 1 to {CLAIM_LIMIT} jobs, not {limit}")
         if len({t.tool for t in terms}) != len(terms):
             raise ValueError("a claim names each tool once")
+        if self._witness is not None:
+            await self._witness.clear()
         faults.reach("claim.before")
         rows = await self._fetch(
             _SQL["claim"],
@@ -145,7 +150,11 @@ class JobStore:
             [t.max_per_user for t in terms],
         )
         faults.reach("claim.committed")
-        return [Lease(*row) for row in rows]
+        leases = [Lease(*row) for row in rows]
+        if self._witness is not None:
+            for lease in leases:
+                self._witness.mark(tenant, lease.entity, lease.fence, issued=True)
+        return leases
 
     async def renew(self, tenant: int, held: Sequence[Held]) -> list[Renewed | Lost]:
         """A worker's heartbeat for all its leases."""
