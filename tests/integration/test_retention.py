@@ -262,6 +262,16 @@ def test_an_entity_with_a_lease_or_an_unfinished_job_stays(world: World) -> None
     assert left == ["a:1", "a:2"]
 
 
+def test_an_entity_with_a_lease_and_no_job_stays(world: World) -> None:
+    """A lease keeps it by itself, should its job not be seen."""
+    job = NewJob(id=uuid4(), key="leased", tool="t", payload=b"{}", entity="a:1")
+    world.run(world.jobs.enqueue(1, [job]))
+    world.run(world.jobs.claim(1, 1, "w", uuid4(), [terms("t")]))
+    world.rows("delete from gateway.jobs")
+    world.served_with(1)
+    assert forget_entities(world, 900) == 0
+
+
 def test_an_entity_that_is_being_used_is_left_alone_and_nobody_waits(world: World) -> None:
     world.settled(1)
     world.served_with(1)

@@ -5,6 +5,7 @@ was forgotten, a wait that looked needless. `old` must stand once in its file.
 """
 
 from tests.soak.jobs import JOBS
+from tests.soak.memory import MEMORY
 from tests.soak.mutant import Mutant
 from tests.soak.unknowns import UNKNOWNS
 
@@ -620,10 +621,10 @@ _FAULTS = [
     Mutant(
         "gateway/store/commands.py",
         "a failpoint behind a commit stands behind it",
-        '        faults.reach("settle.committed")\n',
+        '            faults.reach("settle.committed")\n',
         "",
         ("tests/unit/test_faults.py::test_each_failpoint_stands_at_one_place",),
     ),
 ]
 
-MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *_FAULTS, *UNKNOWNS]
+MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS]

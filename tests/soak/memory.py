@@ -1,0 +1,98 @@
+"""The mutants of what is forgotten and of what must not be."""
+
+from tests.soak.mutant import Mutant
+
+__all__ = ["MEMORY"]
+
+_SQL = "migrations/0015_retention.sql"
+_RETENTION = "tests/integration/test_retention.py::"
+_FAILOVER = "tests/faults/test_failover.py::"
+_ACKNOWLEDGED = "tests/unit/core/test_acknowledged.py::"
+_ENTITIES = f"{_RETENTION}test_an_entity_"
+
+MEMORY = [
+    Mutant(
+        _SQL,
+        "a key goes by its own date",
+        "and c.settled_at is not null and c.expires_at <= v_now",
+        "and c.settled_at is not null",
+        (f"{_RETENTION}test_the_body_goes_before_the_key_and_the_key_in_its_time",),
+    ),
+    Mutant(
+        _SQL,
+        "the entity of an unknown command is touched",
+        "         where i.open and e.touched_at",
+        "         where false and e.touched_at",
+        (f"{_ENTITIES}with_an_unknown_command_stays_serial_or_not",),
+    ),
+    Mutant(
+        _SQL,
+        "an entity with a lease stays",
+        "where l.tenant = e.tenant and l.entity = e.entity);\n    get",
+        "where false);\n    get",
+        (f"{_ENTITIES}with_a_lease_and_no_job_stays",),
+    ),
+    Mutant(
+        _SQL,
+        "the entities of unfinished jobs are touched",
+        "         where e.touched_at < v_now - interval '1 day'\n",
+        "         where false\n",
+        (f"{_ENTITIES}with_a_lease_or_an_unfinished_job_stays",),
+    ),
+    Mutant(
+        _SQL,
+        "the key of a job learns what became of it",
+        "         where k.tenant = g.tenant and k.key = g.key and k.job = g.id\n",
+        "         where false\n",
+        (f"{_RETENTION}test_the_key_of_a_job_outlives_the_job",),
+    ),
+    Mutant(
+        "migrations/0016_expired_keys.sql",
+        "a key's age is told by the database's clock",
+        "< gateway.clock() - make_interval(days => key_days)",
+        "< clock_timestamp() - make_interval(days => key_days)",
+        (f"{_RETENTION}test_the_age_is_told_by_the_databases_clock",),
+    ),
+    Mutant(
+        "migrations/0017_losses.sql",
+        "where fences are issued here nobody holds an entity whose mark was put back",
+        "           held = case when e.held is not null or i.issued then 0 end\n",
+        "           held = case when e.held is not null or i.issued then i.fence end\n",
+        (f"{_FAILOVER}test_a_fence_that_was_issued_and_forgotten_is_not_issued_twice",),
+    ),
+    Mutant(
+        "migrations/0017_losses.sql",
+        "a command that is put back takes the open slot again",
+        "     where n.serial and n.settled_at is null\n",
+        "     where false\n",
+        (f"{_FAILOVER}test_a_lost_command_of_a_serial_entity_holds_it_again",),
+    ),
+    Mutant(
+        "gateway/store/database.py",
+        "a cancelled wait for the standby is a lost answer",
+        "        if connection._con.unreplicated:\n",
+        "        if False:\n",
+        (f"{_FAILOVER}test_a_wait_for_the_standby_that_is_cancelled_sends_nothing",),
+    ),
+    Mutant(
+        "gateway/store/commands.py",
+        "a repeat waits for what it finds to reach the standby",
+        "*args, flush=True)",
+        "*args, flush=False)",
+        (f"{_FAILOVER}test_a_repeat_does_not_find_what_no_standby_has",),
+    ),
+    Mutant(
+        "gateway/store/witness.py",
+        "on another server everything that is remembered is looked up",
+        "missing = await self._missing(few=server == before)",
+        "missing = []",
+        (f"{_FAILOVER}test_a_standby_that_lags_is_promoted_the_loss_is_named_and_everybody_stops",),
+    ),
+    Mutant(
+        "gateway/core/acknowledged.py",
+        "a mark that is known never falls",
+        "max(fence, known.fence)",
+        "fence",
+        (f"{_ACKNOWLEDGED}test_a_mark_that_is_known_never_falls",),
+    ),
+]
