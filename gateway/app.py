@@ -279,9 +279,8 @@ class Gateway:
             return "the process is stopping"
         if self.keys.current() is None:
             return "the gateway keys could not be read for too long"
-        if self.witness.lost is not None:
-            return self.witness.lost
         try:
+            await self.witness.clear()
             return await self._database.not_writable()
         except (StoreUnavailable, AnswerLost) as error:
             return str(error)
