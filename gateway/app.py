@@ -95,7 +95,7 @@ class Gateway:
         )
         self._background = Background()
         self._late = Background()
-        unknowns = UnknownStore(database)
+        unknowns = UnknownStore(database, self.witness)
         self._probes = {m.upstream.name: _probe_client(m.upstream, turns) for m in policies.mounts}
         self._prober = Prober(
             unknowns,

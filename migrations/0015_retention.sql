@@ -135,14 +135,14 @@ begin
     get diagnostics v_keys = row_count;
 
     update gateway.commands c
-       set headers = null, body = null, evidence = null
+       set headers = null, body = null, evidence = null, probe_target = null
       from (
         select c.tenant, c.key_digest
           from unnest(v_tenant, v_digest, v_open) as i (tenant, key_digest, open)
           join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
          where not i.open and c.settled_at is not null
            and c.settled_at + make_interval(days => c.response_days) <= v_now
-           and num_nonnulls(c.headers, c.body, c.evidence) > 0
+           and num_nonnulls(c.headers, c.body, c.evidence, c.probe_target) > 0
            for no key update of c skip locked
       ) d
      where c.tenant = d.tenant and c.key_digest = d.key_digest;
@@ -376,10 +376,10 @@ begin
         return 'missing';
     elsif v_row.settled_at is null then
         return 'unsettled';
-    elsif num_nonnulls(v_row.headers, v_row.body, v_row.evidence) = 0 then
+    elsif num_nonnulls(v_row.headers, v_row.body, v_row.evidence, v_row.probe_target) = 0 then
         return 'already';
     end if;
-    update gateway.commands c set headers = null, body = null, evidence = null
+    update gateway.commands c set headers = null, body = null, evidence = null, probe_target = null
      where c.tenant = p_tenant and c.key_digest = p_key_digest;
     insert into gateway.audit (
         tenant, id, at, event, principal, policy, entity, key, fence, attempt, request_id,

@@ -33,8 +33,11 @@ create table gateway.lost_rows (
 
 -- Report lost rows and put them back: marks rise again, and nobody holds an entity whose fences are
 -- issued here; a command comes back unsettled, with its whole time until it is unknown, or settled
--- without its response.
--- Guard: a mark only rises; a command only where its key is free; a settlement only of its own attempt.
+-- without its response. One that was taken over is so again where the attempt before it stands there;
+-- else it comes back with that one as an earlier attempt. When it was first sent is not known any more,
+-- so a command that comes back is not sent again ("hold" in place of "resend"); it can be asked about.
+-- Guard: a mark only rises; a command only where its key is free, or held by the attempt that it took
+-- over from; a settlement only of its own attempt.
 -- Repeating it changes nothing.
 create function gateway.report_loss(
     p_loss uuid, p_before text, p_after text,
@@ -43,7 +46,7 @@ create function gateway.report_loss(
     p_principal text[], p_request_id text[], p_serial boolean[], p_unknown text[],
     p_upstream_key text[], p_upstream_digest bytea[],
     p_deadline_ms int[], p_settle_delay_s int[], p_response_days int[], p_key_days int[],
-    p_outline bytea[], p_status int[], p_issued boolean[]
+    p_outline bytea[], p_status int[], p_issued boolean[], p_probe_target bytea[], p_took_over uuid[]
 ) returns void
 language plpgsql
 set enable_seqscan = off
@@ -81,22 +84,26 @@ begin
             p_what, p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fingerprint, p_rules, p_fence,
             p_attempt, p_principal, p_request_id, p_serial, p_unknown, p_upstream_key,
             p_upstream_digest, p_deadline_ms, p_settle_delay_s, p_response_days, p_key_days, p_outline,
-            p_status
+            p_status, p_probe_target, p_took_over
         ) as i (
             what, tenant, key_digest, key, policy, entity, fingerprint, rules, fence,
             attempt, principal, request_id, serial, unknown, upstream_key,
-            upstream_digest, deadline_ms, settle_delay_s, response_days, key_days, outline, status)
+            upstream_digest, deadline_ms, settle_delay_s, response_days, key_days, outline, status,
+            probe_target, took_over)
          where what <> 'mark'
     ), inserted as (
         insert into gateway.commands (
             tenant, key_digest, key, policy, entity, fingerprint, rules, fence, attempt, principal,
             request_id, serial, unknown, upstream_key, upstream_digest, settle_delay_s,
-            response_days, key_days, admitted_at, deadline, outline,
+            response_days, key_days, admitted_at, deadline, outline, probe_target, attempts, earlier,
             settled_at, settled_by, expires_at, status)
         select i.tenant, i.key_digest, i.key, i.policy, i.entity, i.fingerprint, i.rules, i.fence,
-               i.attempt, i.principal, i.request_id, i.serial, i.unknown, i.upstream_key,
+               i.attempt, i.principal, i.request_id, i.serial,
+               case when i.unknown = 'resend' then 'hold' else i.unknown end, i.upstream_key,
                i.upstream_digest, i.settle_delay_s, i.response_days, i.key_days,
-               v_now, v_now + i.deadline_ms * interval '1 millisecond', i.outline,
+               v_now, v_now + i.deadline_ms * interval '1 millisecond', i.outline, i.probe_target,
+               1 + num_nonnulls(i.took_over),
+               case when i.took_over is not null then array[i.took_over] end,
                case when i.status is not null then v_now end,
                case when i.status is not null then 'late' end,
                case when i.status is not null then v_now + make_interval(days => i.key_days) end,
@@ -112,6 +119,33 @@ begin
      where n.serial and n.settled_at is null
        and e.tenant = n.tenant and e.entity = n.entity and e.open_key is null;
 
+    -- As in take_over; the sweep has passed its admission.
+    with again as (
+        update gateway.commands c
+           set attempt = i.attempt, attempts = c.attempts + 1, earlier = c.earlier || i.took_over,
+               deadline = v_now + i.deadline_ms * interval '1 millisecond', fence = i.fence,
+               principal = i.principal, request_id = i.request_id,
+               evidence_at = null, evidence_status = null, evidence = null
+          from unnest(p_tenant, p_key_digest, p_took_over, p_attempt, p_deadline_ms, p_fence, p_principal,
+                      p_request_id)
+               as i (tenant, key_digest, took_over, attempt, deadline_ms, fence, principal, request_id)
+         where i.took_over is not null and c.tenant = i.tenant and c.key_digest = i.key_digest
+           and c.attempt = i.took_over and c.settled_at is null
+        returning c.tenant, c.key_digest, c.entity, c.policy, c.attempt, c.serial, c.deadline
+    ), listed as (
+        insert into gateway.watched (tenant, key_digest, attempt, policy, due_at)
+        select a.tenant, a.key_digest, a.attempt, a.policy, a.deadline
+          from again a
+         order by a.tenant, a.key_digest
+            on conflict (tenant, key_digest) do update
+           set attempt = excluded.attempt, due_at = excluded.due_at, tries = 0, absent_at = null
+    )
+    update gateway.entities e
+       set open_key = a.key_digest, open_attempt = a.attempt, open_until = a.deadline
+      from again a
+     where a.serial and e.tenant = a.tenant and e.entity = a.entity
+       and coalesce(e.open_key, a.key_digest) = a.key_digest;
+
     with done as (
         update gateway.commands c
            set settled_at = v_now, settled_by = 'late', status = i.status,
@@ -119,7 +153,7 @@ begin
           from unnest(p_what, p_tenant, p_key_digest, p_attempt, p_status)
                as i (what, tenant, key_digest, attempt, status)
          where i.what = 'settlement' and c.tenant = i.tenant and c.key_digest = i.key_digest
-           and c.attempt = i.attempt and c.settled_at is null
+           and (c.attempt = i.attempt or i.attempt = any (c.earlier)) and c.settled_at is null
         returning c.tenant, c.entity, c.attempt
     )
     update gateway.entities e
@@ -129,7 +163,7 @@ begin
 
     insert into gateway.lost_rows (loss, tenant, what, entity, key, policy, fence, attempt, status, restored)
     select p_loss, i.tenant, i.what, i.entity, coalesce(i.key, ''), i.policy, i.fence, i.attempt, i.status,
-           i.what = 'mark' or coalesce(c.attempt = i.attempt, false)
+           i.what = 'mark' or coalesce(c.attempt = i.attempt or i.attempt = any (c.earlier), false)
       from unnest(p_what, p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fence, p_attempt, p_status)
            as i (what, tenant, key_digest, key, policy, entity, fence, attempt, status)
       left join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest

@@ -26,6 +26,7 @@ ANSWERED: tuple[ProblemType, ...] = (
     "entity-leased",
     "overloaded",
     "store-unavailable",
+    "rows-lost",
 )
 """What ``POST /v1/fences`` may refuse with."""
 

@@ -21,6 +21,7 @@ REFUSALS: tuple[ProblemType, ...] = (
     "body-too-large",
     "overloaded",
     "store-unavailable",
+    "rows-lost",
 )
 
 _EXAMPLE = {"key": "pay-17", "verdict": "executed", "reason": "webhook evt_1"}

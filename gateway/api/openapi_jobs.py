@@ -27,7 +27,7 @@ _BODY: tuple[ProblemType, ...] = ("body-unreadable", "request-invalid")
 REFUSALS: Mapping[str, tuple[ProblemType, ...]] = {
     "enqueue": (*_BODY, "tool-unknown", *_ALWAYS),
     "show": ("request-invalid", "job-unknown", *_ALWAYS),
-    "claim": (*_BODY, "tool-unknown", *_ALWAYS),
+    "claim": (*_BODY, "tool-unknown", *_ALWAYS, "rows-lost"),
     "heartbeat": (*_BODY, *_ALWAYS),
     "end": (*_BODY, *_ALWAYS),
     "cancel": (*_BODY, "job-unknown", "job-state", *_ALWAYS),

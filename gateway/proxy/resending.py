@@ -12,7 +12,7 @@ from typing import Protocol
 from uuid import UUID
 
 from gateway.core.command import Command
-from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
 from gateway.store.database import STATEMENT_TIMEOUT_S
 from gateway.store.unknowns import TakenOver
 
@@ -49,7 +49,9 @@ class Resender:
                 lost_until = self._clock() + STATEMENT_TIMEOUT_S
                 failure = StoreUnavailable(str(error))
             except StoreUnavailable as error:
+                if lost_until is None and isinstance(error, RowsLost):
+                    raise  # it waits for an operator
                 failure = error
             if self._clock() + _PAUSE_S >= until:
-                raise StoreUnavailable(str(failure), code=failure.code, lost_until=lost_until)
+                raise type(failure)(str(failure), code=failure.code, lost_until=lost_until)
             await asyncio.sleep(_PAUSE_S)

@@ -78,6 +78,8 @@ async def missing_commands(database: Database, kept: Sequence[KeptCommand]) -> l
         [k.command.attempt for k in kept],
         [k.command.entity for k in kept],
         [k.status is not None for k in kept],
+        [k.command.key for k in kept],
+        [k.command.unknown == "resend" for k in kept],
     )
     return [kept[row["ord"] - 1] for row in rows]
 
@@ -128,6 +130,8 @@ async def report(
         [c and c.outline for c in commands],
         [each.status if isinstance(each, KeptCommand) else None for each in lost],
         [isinstance(each, KeptMark) and each.issued for each in lost],
+        [c and c.probe_target for c in commands],
+        [each.took_over if isinstance(each, KeptCommand) else None for each in lost],
     )
 
 

@@ -15,7 +15,9 @@ from gateway.core.evidence import Judged, Probed
 from gateway.core.headers import encode_lines, recordable
 from gateway.core.model import Response
 from gateway.store.database import Database
+from gateway.store.doubts import Asked, Doubts
 from gateway.store.queries import load
+from gateway.store.witness import Witness
 
 __all__ = ["Due", "Pass", "Report", "ReportResult", "TakenOver", "UnknownStore"]
 
@@ -71,20 +73,29 @@ class UnknownStore:
     """The port. Every method raises ``StoreUnavailable`` or ``AnswerLost`` as ``Database.fetch``
     does, and may be repeated: each is guarded by the attempt and its state."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, witness: Witness | None = None) -> None:
+        """``witness``: as for ``CommandStore``, before what sends and what is reported: a report of
+        a command that was lost would hear that there is none."""
         self._database = database
+        self._ask: Asked = database if witness is None else witness
+        self._witness = witness
+        self._doubts = Doubts()
 
     async def take_over(self, command: Command, judged: UUID) -> TakenOver:
         """Make ``command.attempt`` the attempt of the unknown command, in place of ``judged``.
-        Repeated after a lost answer, it recognises its own."""
+        Repeated after a lost answer, it recognises its own. Raises ``RowsLost``."""
         c = command
-        rows = await self._database.fetch(
-            _SQL["take_over"],
-            *(c.tenant, c.key_digest, c.policy, c.entity, c.fingerprint, c.rules, c.fence),
-            *(c.issuer_here, judged, c.attempt, c.principal, c.request_id, c.upstream_digest),
-            *(c.deadline_ms, c.resend_within_ms or 0),
-        )
+        with self._doubts.about([c.attempt]) as doubt:
+            rows = await doubt.fetch(
+                self._ask,
+                _SQL["take_over"],
+                *(c.tenant, c.key_digest, c.policy, c.entity, c.fingerprint, c.rules, c.fence),
+                *(c.issuer_here, judged, c.attempt, c.principal, c.request_id, c.upstream_digest),
+                *(c.deadline_ms, c.resend_within_ms or 0),
+            )
         result: TakenOver = rows[0][0]
+        if result == "taken" and self._witness is not None:
+            self._witness.taken_over(command, judged)
         return result
 
     async def sweep(self, which: Pass, limit: int) -> int:
@@ -127,9 +138,10 @@ class UnknownStore:
         return result
 
     async def report(self, report: Report) -> tuple[ReportResult, int]:
-        """Decide by what is reported; the seconds are those to wait for, where that helps."""
+        """Decide by what is reported; the seconds are those to wait for, where that helps. Raises
+        ``RowsLost``."""
         r = report
-        rows = await self._database.fetch(
+        rows = await self._ask.fetch(
             _SQL["report"],
             *(r.tenant, r.key_digest, r.key, r.attempt, r.executed, r.reason, r.principal),
             *(r.request_id, *_columns(r.response)),

@@ -76,6 +76,10 @@ class Witness:
         """The admit of ``command`` was answered with its own row."""
         self._memory.admitted(command, self._clock())
 
+    def taken_over(self, command: Command, judged: UUID) -> None:
+        """``command`` is the attempt now, in place of ``judged``."""
+        self._memory.taken_over(command, judged, self._clock())
+
     def settled(self, command: Command, status: int) -> None:
         """Its response was recorded."""
         self._memory.settled(command, status, self._clock())

@@ -35,12 +35,16 @@ ACTIONS: Mapping[ProblemType, Action] = {
     "tool-unknown": "refused",
     "job-unknown": "refused",
     "job-state": "refused",
+    "no-command": "refused",
+    "evidence-refused": "refused",
     "method-not-allowed": "refused",
     "body-too-large": "refused",
     "fence-required": "refused",
     "fence-stale": "stop",
     "fence-not-held": "stop",
     "key-reused": "refused",
+    # Nobody can find out any more, so to wait for an outcome would be to wait for ever.
+    "key-expired": "refused",
     "response-not-retained": "executed",
     "in-flight": "wait",
     # Asking again helps once a person, or late bytes, decided: later than a worker should wait.
@@ -52,6 +56,7 @@ ACTIONS: Mapping[ProblemType, Action] = {
     "response-incomplete": "executed",
     "overloaded": "retry",
     "store-unavailable": "retry",
+    "rows-lost": "wait",
     "loop-detected": "refused",
 }
 

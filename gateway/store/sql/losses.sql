@@ -1,24 +1,29 @@
 -- name: missing_commands
 -- guard: none, it only reads, by primary key. What an operator resolved, or an attempt gave back, is
--- not missing; nor is the row of an attempt that another one took over.
--- $1 tenants, $2 key digests, $3 attempts, $4 entities, $5 whether it was settled.
+-- not missing; nor is the row of an attempt that another one took over. Such a row may be gone since
+-- the one that took over was found not executed: then the audit names that one, and the key. Two hours
+-- are longer than anybody remembers an attempt.
+-- $1 tenants, $2 key digests, $3 attempts, $4 entities, $5 whether it was settled, $6 keys, $7 whether
+-- another attempt may take it over.
 -- "limit 1" keeps each look-up one of its own: see `ready`.
 select i.ord
-  from unnest($1::int[], $2::bytea[], $3::uuid[], $4::text[], $5::boolean[])
-       with ordinality as i (tenant, key_digest, attempt, entity, settled, ord)
+  from unnest($1::int[], $2::bytea[], $3::uuid[], $4::text[], $5::boolean[], $6::text[], $7::boolean[])
+       with ordinality as i (tenant, key_digest, attempt, entity, settled, key, resent, ord)
   left join lateral (
-    select c.attempt, c.attempts, c.settled_at
+    select c.attempt = i.attempt or coalesce(i.attempt = any (c.earlier), false) as own, c.settled_at
       from gateway.commands c
      where c.tenant = i.tenant and c.key_digest = i.key_digest
      limit 1
   ) c on true
- where (c.attempt is null
-        or (c.attempt <> i.attempt and c.attempts = 1)
-        or (c.attempt = i.attempt and i.settled and c.settled_at is null))
+ where (c.own is not true or (i.settled and c.settled_at is null))
    and not exists (
        select from gateway.audit a
         where a.tenant = i.tenant and a.entity = i.entity and a.attempt = i.attempt
-          and a.event in ('released', 'resolved'));
+          and a.event in ('released', 'resolved'))
+   and not (i.resent and exists (
+       select from gateway.audit a
+        where a.tenant = i.tenant and a.entity = i.entity and a.key = i.key
+          and a.event = 'resolved' and a.at > gateway.clock() - interval '2 hours'));
 
 -- name: missing_marks
 -- guard: none, it only reads, by primary key.
@@ -36,7 +41,7 @@ select i.ord
 -- name: report
 -- guard: a mark only rises; a command only where its key is free; a settlement only of its attempt.
 select gateway.report_loss($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-                           $18, $19, $20, $21, $22, $23, $24, $25, $26);
+                           $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28);
 
 -- name: open
 -- guard: none, it only reads: losses that nobody acknowledged, and one that is asked for, $1.

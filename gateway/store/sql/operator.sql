@@ -84,7 +84,7 @@ select t.name
 select c.key_digest, c.key
   from gateway.commands c
  where c.tenant = $1 and c.entity = $2 and c.settled_at is not null
-   and num_nonnulls(c.headers, c.body, c.evidence) > 0
+   and num_nonnulls(c.headers, c.body, c.evidence, c.probe_target) > 0
    and c.key_digest > $3
  order by c.key_digest
  limit $4::bigint;

@@ -89,7 +89,7 @@ def test_what_the_upstream_did_not_do_is_sent_again() -> None:
     ("retry", "action"), [("same-key", "retry"), ("wait", "wait"), ("never", "refused")]
 )
 def test_a_type_of_a_later_release_is_read_by_its_retry(retry: str, action: str) -> None:
-    meaning = read_answer("rejected", 400, problem("key-expired", retry=retry))
+    meaning = read_answer("rejected", 400, problem("not-known-here", retry=retry))
     assert isinstance(meaning, Act)
     assert meaning.action == action
 
