@@ -77,7 +77,8 @@ class World:
         assert self.run(self.store.settle([Settle(made, response(201, body), True)])) == ["settled"]
 
     def settled(self, number: int, **more: object) -> Command:
-        made = command(f"k{number}", by=attempt(number), entity=f"invoice:{number}", **more)  # type: ignore[arg-type]
+        about = {"entity": f"invoice:{number}", **more}
+        made = command(f"k{number}", by=attempt(number), **about)  # type: ignore[arg-type]
         assert isinstance(self.admit(made), Forward)
         self.settle(made)
         return made
@@ -365,7 +366,17 @@ def test_the_key_of_a_job_outlives_the_job(world: World) -> None:
     assert (known.job, known.created, known.same, known.state) == (first, False, True, "succeeded")
     (known,) = world.run(world.jobs.enqueue(1, [other]))
     assert (known.created, known.same, known.state) == (False, False, "succeeded")
-    assert world.count("jobs") == 0
+    # A batch with a new job and one of which nothing is left but its key.
+    world.rows("insert into gateway.job_keys (tenant, key, job) values (1, 'bare', $1)", uuid4())
+    batch = [replace(again, id=uuid4(), key=key) for key in ("new", again.key, "bare")]
+    found = world.run(world.jobs.enqueue(1, batch))
+    assert [(each.created, each.same, each.state) for each in found] == [
+        (True, True, "queued"),
+        (False, True, "succeeded"),
+        (False, False, "forgotten"),
+    ]
+    world.rows("delete from gateway.job_keys where key in ('new', 'bare')")
+    world.rows("delete from gateway.jobs")
 
     world.at_day(401)
     assert world.round() == {"job_keys": 1}
@@ -555,6 +566,30 @@ def test_erasing_drops_the_answer_and_keeps_what_protects_its_key(world: World) 
     again = fencegate("commands", "erase", "k1", "--reason", "request 4711", dsn=world.dsn)
     assert (again.code, "nothing of its answer was kept" in again.out) == (0, True)
     assert len(world.rows("select from gateway.audit where event = 'operator'")) == 1
+
+
+def test_what_a_probe_asks_goes_with_the_response(world: World) -> None:
+    """It is made of the request, so it may name a person."""
+    about = {"unknown": "probe", "probe_target": b"/found?mail=a%40b"}
+    world.settled(1, **about)
+    open_still = command("open", by=attempt(8), entity="invoice:8", **about)  # type: ignore[arg-type]
+    assert isinstance(world.admit(open_still), Forward)
+    # Where nothing but the target was kept: a person said "executed".
+    world.rows("update gateway.commands set headers = null, body = null where key = 'k1'")
+    world.at_day(31)
+    assert world.round() == {"bodies": 1}
+    kept = world.rows("select key from gateway.commands where probe_target is not null")
+    assert [row["key"] for row in kept] == ["open"]
+
+
+def test_erasing_drops_what_a_probe_asks(world: World) -> None:
+    world.settled(1, entity="customer:7", unknown="probe", probe_target=b"/found?mail=a%40b")
+    world.rows("update gateway.commands set headers = null, body = null")
+    done = fencegate(
+        *("commands", "erase", "--entity", "customer:7", "--reason", "4711"), dsn=world.dsn
+    )
+    assert (done.code, "1 answers of customer:7 erased" in done.out) == (0, True)
+    assert world.rows("select from gateway.commands where probe_target is not null") == []
 
 
 def test_erasing_by_entity_reaches_all_that_is_settled(world: World) -> None:

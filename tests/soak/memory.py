@@ -5,9 +5,11 @@ from tests.soak.mutant import Mutant
 __all__ = ["MEMORY"]
 
 _SQL = "migrations/0015_retention.sql"
+_LOSSES = "migrations/0017_losses.sql"
 _RETENTION = "tests/integration/test_retention.py::"
 _FAILOVER = "tests/faults/test_failover.py::"
 _ACKNOWLEDGED = "tests/unit/core/test_acknowledged.py::"
+_WITNESS = "tests/integration/test_witness.py::"
 _ENTITIES = f"{_RETENTION}test_an_entity_"
 
 MEMORY = [
@@ -54,14 +56,14 @@ MEMORY = [
         (f"{_RETENTION}test_the_age_is_told_by_the_databases_clock",),
     ),
     Mutant(
-        "migrations/0017_losses.sql",
+        _LOSSES,
         "where fences are issued here nobody holds an entity whose mark was put back",
         "           held = case when e.held is not null or i.issued then 0 end\n",
         "           held = case when e.held is not null or i.issued then i.fence end\n",
         (f"{_FAILOVER}test_a_fence_that_was_issued_and_forgotten_is_not_issued_twice",),
     ),
     Mutant(
-        "migrations/0017_losses.sql",
+        _LOSSES,
         "a command that is put back takes the open slot again",
         "     where n.serial and n.settled_at is null\n",
         "     where false\n",
@@ -75,7 +77,7 @@ MEMORY = [
         (f"{_FAILOVER}test_a_wait_for_the_standby_that_is_cancelled_sends_nothing",),
     ),
     Mutant(
-        "gateway/store/commands.py",
+        "gateway/store/doubts.py",
         "a repeat waits for what it finds to reach the standby",
         "*args, flush=True)",
         "*args, flush=False)",
@@ -94,5 +96,40 @@ MEMORY = [
         "max(fence, known.fence)",
         "fence",
         (f"{_ACKNOWLEDGED}test_a_mark_that_is_known_never_falls",),
+    ),
+    Mutant(
+        "gateway/store/sql/losses.sql",
+        "the row of an attempt that another one took over is not missing",
+        "or coalesce(i.attempt = any (c.earlier), false) as own",
+        "as own",
+        (f"{_WITNESS}test_a_command_that_another_process_took_over_is_not_missing",),
+    ),
+    Mutant(
+        "gateway/store/sql/losses.sql",
+        "nor is it once the attempt that took over was found not executed",
+        "and not (i.resent and exists (",
+        "and not (false and exists (",
+        (f"{_WITNESS}test_a_command_that_another_process_took_over_is_not_missing",),
+    ),
+    Mutant(
+        "gateway/store/unknowns.py",
+        "an attempt that took over is remembered",
+        'if result == "taken" and self._witness is not None:',
+        "if False:",
+        (f"{_WITNESS}test_a_take_over_that_was_lost_is_put_back",),
+    ),
+    Mutant(
+        _LOSSES,
+        "a command that comes back is not sent again",
+        "case when i.unknown = 'resend' then 'hold' else i.unknown end",
+        "i.unknown",
+        (f"{_WITNESS}test_a_command_that_was_taken_over_and_lost_comes_back_held",),
+    ),
+    Mutant(
+        _SQL,
+        "what a probe asks goes with the response",
+        "num_nonnulls(c.headers, c.body, c.evidence, c.probe_target) > 0",
+        "num_nonnulls(c.headers, c.body, c.evidence) > 0",
+        (f"{_RETENTION}test_what_a_probe_asks_goes_with_the_response",),
     ),
 ]

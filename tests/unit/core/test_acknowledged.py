@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.acknowledged import MAX_AGE_S, Acknowledged, KeptMark, Ring
+from gateway.core.acknowledged import MAX_AGE_S, Acknowledged, KeptCommand, KeptMark, Ring
 from tests.kit.commands import attempt, command
 
 KEYS = st.lists(st.tuples(st.integers(0, 30), st.floats(0, 5)), max_size=120)
@@ -59,6 +59,15 @@ def test_a_settlement_takes_the_place_of_its_admit() -> None:
     assert (kept.command, kept.status) == (made, 201)
     memory.gone(made.attempt)
     assert memory.commands(2) == []
+
+
+def test_an_attempt_that_took_over_takes_the_place_of_the_one_before() -> None:
+    memory, first, second = Acknowledged(), command(by=attempt(1)), command(by=attempt(2))
+    memory.admitted(first, 1)
+    memory.taken_over(second, first.attempt, 2)
+    assert memory.commands(2) == [KeptCommand(second, None, first.attempt)]
+    memory.settled(second, 201, 3)
+    assert memory.commands(3) == [KeptCommand(second, 201, first.attempt)]
 
 
 @pytest.mark.parametrize("order", [(7, 9), (9, 7)])

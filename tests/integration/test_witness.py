@@ -1,0 +1,231 @@
+"""What a process remembers of commands that were taken over, and what it finds when rows are gone.
+
+Rows are taken away by hand, on the same server: a failover that loses them is in
+``tests/faults/test_failover.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import asyncpg
+import pytest
+
+from gateway.core.command import Command, Hold, Release, Settle
+from gateway.core.decide import Forward, RejectUnknown, decide
+from gateway.errors import RowsLost
+from gateway.store import losses
+from gateway.store.commands import CommandStore
+from gateway.store.database import Database
+from gateway.store.unknowns import Report, UnknownStore
+from gateway.store.witness import Witness
+from gateway.upstream import now_s
+from tests.kit.commands import OK, attempt, command
+from tests.kit.operating import move_clock
+
+T = TypeVar("T")
+
+FIRST = command(
+    by=attempt(1),
+    unknown="resend",
+    upstream_key="fg-1",
+    resend_within_ms=600_000,
+    probe_target=b"/found?n=1",
+)
+SECOND = replace(FIRST, attempt=attempt(2))
+
+
+class Process:
+    """One gateway process's stores, on a pool of its own."""
+
+    def __init__(self, dsn: str, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self.database = self.run(Database.open(dsn, size=2))
+        self.witness = Witness(self.database, now_s)
+        self.commands = CommandStore(self.database, self.witness)
+        self.unknowns = UnknownStore(self.database, self.witness)
+
+    def run(self, work: Awaitable[T]) -> T:
+        async def main() -> T:
+            return await asyncio.wait_for(work, 60)
+
+        return self._runner.run(main())
+
+    def admit(self, made: Command) -> None:
+        assert isinstance(decide(self.run(self.commands.admit([made]))[0]), Forward)
+
+    def take_over(self, by: Command, judged: Command) -> None:
+        assert self.run(self.unknowns.take_over(by, judged.attempt)) == "taken"
+
+    def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        return list(self.run(self.database.fetch(sql, *args)))
+
+    def row(self) -> asyncpg.Record:
+        (row,) = self.rows("select * from gateway.commands")
+        return row
+
+    def look(self) -> None:
+        """As after a connection that failed. Raises ``RowsLost``."""
+        self.database.history.failed()
+        self.run(self.witness.clear())
+
+    def lost(self) -> list[tuple[str, bool]]:
+        with pytest.raises(RowsLost):
+            self.look()
+        rows = self.run(losses.list_lost(self.database, acknowledged=False, limit=None))
+        return [(row.what, row.restored) for row in rows]
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def process(database: str, runner: asyncio.Runner) -> Iterator[Process]:
+    made = Process(database, runner)
+    yield made
+    made.run(made.database.close())
+
+
+@pytest.fixture
+def other(database: str, runner: asyncio.Runner) -> Iterator[Process]:
+    made = Process(database, runner)
+    yield made
+    made.run(made.database.close())
+
+
+def unknown(process: Process, dsn: str) -> None:
+    """``FIRST`` is admitted, and its outcome unknown."""
+    process.admit(FIRST)
+    process.run(process.commands.hold([Hold(FIRST, "no answer", None)]))
+    move_clock(dsn, 36)
+
+
+def as_before(process: Process) -> None:
+    """The take-over is gone, and the attempt before it stands there."""
+    process.rows(
+        "update gateway.commands set attempt = $1, attempts = 1, earlier = null,"
+        " deadline = gateway.clock() - interval '1 s', settled_at = null, settled_by = null,"
+        " status = null, headers = null, body = null, expires_at = null",
+        FIRST.attempt,
+    )
+    process.rows(
+        "update gateway.entities set open_key = $1, open_attempt = $2,"
+        " open_until = gateway.clock()",
+        *(FIRST.key_digest, FIRST.attempt),
+    )
+    process.rows("delete from gateway.watched")
+
+
+def test_a_take_over_that_was_lost_is_put_back(process: Process, database: str) -> None:
+    unknown(process, database)
+    process.take_over(SECOND, FIRST)
+    process.look()
+    as_before(process)
+    assert process.lost() == [("command", True)]
+    row = process.row()
+    assert (row["attempt"], row["earlier"], row["attempts"]) == (
+        *(SECOND.attempt, [FIRST.attempt]),
+        2,
+    )
+    (entity,) = process.rows("select open_key, open_attempt from gateway.entities")
+    assert (entity["open_key"], entity["open_attempt"]) == (SECOND.key_digest, SECOND.attempt)
+    assert len(process.rows("select from gateway.watched where attempt = $1", SECOND.attempt)) == 1
+    # Both attempts' answers are still those of this command.
+    assert process.run(process.commands.settle([Settle(FIRST, OK, True)])) == ["late"]
+
+
+def test_a_take_over_that_was_lost_with_its_settlement_is_settled_again(
+    process: Process, database: str
+) -> None:
+    unknown(process, database)
+    process.take_over(SECOND, FIRST)
+    assert process.run(process.commands.settle([Settle(SECOND, OK, True)])) == ["settled"]
+    as_before(process)
+    assert process.lost() == [("settlement", True)]
+    row = process.row()
+    assert (row["attempt"], row["status"], row["settled_by"]) == (SECOND.attempt, 200, "late")
+    assert process.rows("select from gateway.entities where open_key is not null") == []
+
+
+def test_a_command_that_was_taken_over_and_lost_comes_back_held(
+    process: Process, database: str
+) -> None:
+    """When it was first sent is forgotten, and so for how long its upstream knows its key."""
+    unknown(process, database)
+    process.take_over(SECOND, FIRST)
+    process.rows("delete from gateway.commands")
+    process.rows(
+        "update gateway.entities set open_key = null, open_attempt = null, open_until = null"
+    )
+    assert process.lost() == [("command", True)]
+    row = process.row()
+    assert (row["attempt"], row["earlier"]) == (SECOND.attempt, [FIRST.attempt])
+    assert (row["unknown"], row["probe_target"]) == ("hold", b"/found?n=1")
+    # It proves nothing of the attempt before it, so it is not given back.
+    assert process.run(process.commands.release([Release(SECOND, "not sent")])) == [False]
+
+    process.run(losses.acknowledge(process.database, reason="looked", by="ops"))
+    process.rows("update gateway.commands set deadline = gateway.clock()")
+    process.rows("update gateway.entities set open_until = gateway.clock()")
+    third = replace(FIRST, attempt=attempt(3))
+    (facts,) = process.run(CommandStore(process.database).admit([third]))
+    assert isinstance(decide(facts), RejectUnknown)
+
+
+def test_a_command_that_another_process_took_over_is_not_missing(
+    process: Process, other: Process, database: str
+) -> None:
+    unknown(process, database)
+    other.take_over(SECOND, FIRST)
+    process.look()
+    # Nor once it was given back: the audit names the attempt that took over.
+    move_clock(database, 36 + 36 + SECOND.settle_delay_s)
+    report = Report(
+        *(FIRST.tenant, FIRST.key_digest, FIRST.key, None, False, "no such charge"),
+        *("worker-1", "request-9", None),
+    )
+    assert other.run(other.unknowns.report(report)) == ("resolved", 0)
+    process.look()
+    assert process.rows("select from gateway.losses") == []
+
+
+def test_a_late_answer_of_the_attempt_before_is_remembered(
+    process: Process, other: Process, database: str
+) -> None:
+    unknown(process, database)
+    other.take_over(SECOND, FIRST)
+    assert process.run(process.commands.settle([Settle(FIRST, OK, True)])) == ["late"]
+    process.look()
+    process.rows(
+        "update gateway.commands set settled_at = null, settled_by = null, status = null,"
+        " headers = null, body = null, expires_at = null"
+    )
+    assert process.lost() == [("settlement", True)]
+    assert process.row()["status"] == 200
+
+
+def test_nothing_is_sent_again_and_no_report_is_judged_while_rows_are_lost(
+    process: Process, database: str
+) -> None:
+    unknown(process, database)
+    gone = command("gone", by=attempt(8), entity="invoice:8")
+    process.admit(gone)
+    process.rows("delete from gateway.commands where key = 'gone'")
+    assert process.lost() == [("command", True)]
+    with pytest.raises(RowsLost):
+        process.run(process.unknowns.take_over(SECOND, FIRST.attempt))
+    report = Report(
+        *(gone.tenant, gone.key_digest, gone.key, None, True, "webhook"),
+        *("worker-1", "request-9", None),
+    )
+    with pytest.raises(RowsLost):
+        process.run(process.unknowns.report(report))
+    assert process.rows("select attempt from gateway.commands where key = $1", FIRST.key) == [
+        (FIRST.attempt,)
+    ]
