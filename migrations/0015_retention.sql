@@ -34,6 +34,78 @@ create function gateway.job_digest(tool text, payload bytea) returns bytea
     language sql immutable
     return sha256(convert_to(tool, 'UTF8') || '\x00'::bytea || payload);
 
+-- Enqueue, as before (see 0009), but the key of a forgotten job says what became of it, in the same
+-- snapshot in which the job is looked for. By the key as well: a forgotten job's id may be taken again,
+-- and the job that has it now is none of the old key's. `forgotten` is left for a key of which nothing
+-- is known. Also fails with serialization_failure where a key is forgotten just then: repeat it.
+create or replace function gateway.enqueue_jobs(
+    p_tenant int, p_id uuid[], p_key text[], p_tool text[], p_session text[], p_on_behalf text[],
+    p_model text[], p_provider text[], p_stage text[], p_entity text[], p_payload bytea[],
+    p_priority smallint[], p_run_at timestamptz[], p_give_up_at timestamptz[]
+) returns table (ord bigint, job uuid, same boolean, state text, result bytea, error text)
+language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_now  timestamptz := gateway.clock();  -- nothing is judged by it but what is due at once
+    v_told int;
+begin
+    with input as (
+        select * from unnest(
+            p_id, p_key, p_tool, p_session, p_on_behalf, p_model, p_provider, p_stage, p_entity,
+            p_payload, p_priority, p_run_at, p_give_up_at
+        ) with ordinality as i (
+            id, key, tool, session, on_behalf, model, provider, stage, entity,
+            payload, priority, run_at, give_up_at, ord)
+    ), fresh as (
+        insert into gateway.job_keys (tenant, key, job)
+        select p_tenant, i.key, i.id from input i order by i.key collate "C", i.ord
+            on conflict (tenant, key) do nothing
+        returning key, job
+    )
+    insert into gateway.jobs (
+        tenant, id, key, tool, session, on_behalf, model, provider, stage, entity, payload, priority,
+        run_at, give_up_at, created_at, state)
+    select p_tenant, i.id, i.key, i.tool, i.session, i.on_behalf, i.model, i.provider, i.stage,
+           coalesce(i.entity, 'job:' || i.id), i.payload, i.priority, coalesce(i.run_at, v_now),
+           i.give_up_at, v_now, case when i.run_at > v_now then 'scheduled' else 'ready' end
+      from input i
+      join fresh f on f.key = i.key and f.job = i.id
+     order by i.ord;
+
+    -- Behind the insert: from here on nobody moves a job with this id from one table to the other.
+    if exists (
+        select from unnest(p_id, p_key) as i (id, key)
+         cross join lateral (
+            select from gateway.job_history h
+             where h.tenant = p_tenant and h.id = i.id and h.key <> i.key offset 0) as h
+    ) then
+        raise exception 'an id is that of a job with another key'
+            using errcode = 'unique_violation', hint = 'Take a new uuid, or that key.';
+    end if;
+
+    -- A fresh snapshot: the first job of a key may have been committed meanwhile.
+    return query
+    select i.ord, k.job,
+           coalesce(i.tool = coalesce(j.tool, h.tool) and i.payload = coalesce(j.payload, h.payload),
+                    k.digest = gateway.job_digest(i.tool, i.payload), false),
+           coalesce(j.state, h.state, k.state, 'forgotten'), h.result, coalesce(h.error, j.last_error)
+      from unnest(p_key, p_tool, p_payload) with ordinality as i (key, tool, payload, ord)
+      join gateway.job_keys k on k.tenant = p_tenant and k.key = any (p_key) and k.key = i.key
+      left join gateway.jobs j on j.tenant = p_tenant and j.id = k.job and j.key = k.key
+      left join gateway.job_history h on h.tenant = p_tenant and h.id = k.job and h.key = k.key;
+
+    get diagnostics v_told = row_count;
+    if v_told < cardinality(p_key) then
+        raise exception 'a key was forgotten while it was looked for'
+            using errcode = 'serialization_failure', hint = 'Repeat the statement.';
+    end if;
+end
+$$;
+
 -- Take the round. It is held so that processes do not do each other's work twice, not for safety.
 -- Guard: nobody holds it, and the last one ended p_every_s ago. No row: not now.
 create function gateway.begin_retention(p_holder uuid, p_key_days int, p_every_s int, p_hold_s int)
@@ -255,6 +327,58 @@ begin
      where k.tenant = d.tenant and k.key = d.key;
     get diagnostics v_gone = row_count;
     return v_gone;
+end
+$$;
+
+-- What is watched and decided (settled, or gone), from a known command on, where nobody has asked about
+-- it for a day. The prober itself lets go of what it takes; this is for policies that no process serves
+-- any more. A day, because what is asked about at all is so every hour at least (interval_s). What is
+-- unsettled stays on the list, since its policy may be served again.
+-- Guard: so long due, and no unsettled command, read behind the row's lock.
+-- Returns the last one that was looked at (null: the end is reached).
+create function gateway.forget_watched(p_after_tenant int, p_after_digest bytea, p_limit int)
+returns table (last_tenant int, last_digest bytea)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := gateway.clock();
+    v_tenant int[];
+    v_digest bytea[];
+    v_last_t int;
+    v_last_d bytea;
+begin
+    select array_agg(p.tenant), array_agg(p.key_digest) into v_tenant, v_digest
+      from (
+        select w.tenant, w.key_digest
+          from gateway.watched w
+         where (w.tenant, w.key_digest) > (p_after_tenant, p_after_digest)
+         order by w.tenant, w.key_digest
+         limit p_limit
+      ) p;
+    v_last_t := v_tenant[array_upper(v_tenant, 1)];
+    v_last_d := v_digest[array_upper(v_digest, 1)];
+
+    select array_agg(l.tenant), array_agg(l.key_digest) into v_tenant, v_digest
+      from (
+        select w.tenant, w.key_digest
+          from unnest(v_tenant, v_digest) as i (tenant, key_digest)
+          join gateway.watched w on w.tenant = i.tenant and w.key_digest = i.key_digest
+         where w.due_at <= v_now - interval '1 day'
+           for update of w skip locked
+      ) l;
+
+    delete from gateway.watched w
+     using unnest(v_tenant, v_digest) as i (tenant, key_digest)
+      left join gateway.commands c
+        on c.tenant = i.tenant and c.key_digest = i.key_digest and c.settled_at is null
+     where w.tenant = i.tenant and w.key_digest = i.key_digest and c.attempt is null;
+    return query select v_last_t, v_last_d;
 end
 $$;
 

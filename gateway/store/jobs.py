@@ -2,8 +2,8 @@
 
 Every method is one statement with one commit, and may be repeated after ``AnswerLost``: the second
 finds what the first did. All raise ``StoreUnavailable`` or ``AnswerLost`` as ``Database.fetch``
-does, and ``ValueError`` for what the database could not hold. The loser of a deadlock did nothing
-and is repeated here, twice.
+does, and ``ValueError`` for what the database could not hold. The loser of a deadlock, or of a race
+with retention, did nothing and is repeated here, twice.
 
 A batch of ends that waited too long is repeated one by one, so that one entity which somebody's own
 transaction has locked holds up no other.
@@ -49,6 +49,7 @@ from gateway.core.jobs import (
 )
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.store.database import Database
+from gateway.store.doubts import Asked
 from gateway.store.queries import load
 from gateway.store.witness import Witness
 
@@ -59,10 +60,13 @@ _SQL = load("jobs")
 CLAIM_LIMIT = 100
 """Jobs that one claim takes at most: as many payloads as fit into a statement of 2 s."""
 
-_DEADLOCK, _TIMED_OUT, _TAKEN = "40P01", "57014", "23505"
+_LOST_OUT = ("40P01", "40001")
+"""Deadlock; and an enqueue of a key that retention forgot just then. Nothing was done."""
+
+_TIMED_OUT, _TAKEN = "57014", "23505"
 
 _TRIES = 3
-"""Of one statement that loses deadlocks; each takes the second after which the server looks."""
+"""Of one statement that loses out; a deadlock each time takes the second after which the server looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +140,9 @@ class JobStore:
             raise ValueError(f"a claim takes 1 to {CLAIM_LIMIT} jobs, not {limit}")
         if len({t.tool for t in terms}) != len(terms):
             raise ValueError("a claim names each tool once")
-        if self._witness is not None:
-            await self._witness.clear()
         faults.reach("claim.before")
-        rows = await self._fetch(
+        rows = await self._fetch_from(
+            self._database if self._witness is None else self._witness,
             _SQL["claim"],
             *(tenant, limit, owner, claim),
             [t.tool for t in terms],
@@ -315,13 +318,16 @@ class JobStore:
         return _shown(rows[0]) if rows else None
 
     async def _fetch(self, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
+        return await self._fetch_from(self._database, sql, *args)
+
+    async def _fetch_from(self, asked: Asked, sql: str, *args: Any) -> Sequence[asyncpg.Record]:
         for _ in range(_TRIES - 1):
             try:
-                return await self._database.fetch(sql, *args)
+                return await asked.fetch(sql, *args)
             except StoreUnavailable as error:
-                if error.code != _DEADLOCK:
+                if error.code not in _LOST_OUT:
                     raise
-        return await self._database.fetch(sql, *args)
+        return await asked.fetch(sql, *args)
 
 
 def _refuse_mistakes(batch: Sequence[NewJob] | Sequence[End]) -> None:

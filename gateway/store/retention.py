@@ -110,6 +110,9 @@ class Retention:
         ):
             async for count in self._oldest(name, days):
                 yield Forgotten(**{name: count})
+        # Behind the commands, of which some have gone.
+        async for _ in self._watched():
+            yield Forgotten()
         # Behind all commands and jobs, which touch the entities that they keep.
         async for _ in self._touch():
             yield Forgotten()
@@ -131,6 +134,14 @@ class Retention:
         while gone:
             gone = (await self._next(name, days))["gone"]
             yield gone
+
+    async def _watched(self) -> AsyncIterator[None]:
+        place: tuple[Any, ...] | None = (0, b"")
+        while place is not None:
+            row = await self._next("watched", *place)
+            yield None
+            last = (row["last_tenant"], row["last_digest"])
+            place = None if row["last_tenant"] is None else last
 
     async def _touch(self) -> AsyncIterator[None]:
         place: tuple[Any, ...] | None = (0, _NO_JOB)

@@ -28,13 +28,14 @@ from gateway.core.decide import (
 )
 from gateway.core.fingerprint import key_digest
 from gateway.core.issuing import Issued
-from gateway.core.jobs import Complete, NewJob
+from gateway.core.jobs import Complete, Enqueued, NewJob
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
 from gateway.store.fences import FenceStore
 from gateway.store.jobs import JobStore
 from gateway.store.retention import Days, Forgotten, Retainer, Retention
-from tests.kit.commands import OK, attempt, command, response
+from gateway.store.unknowns import UnknownStore
+from tests.kit.commands import OK, attempt, command, digest, response
 from tests.kit.db import Server
 from tests.kit.jobs import terms
 from tests.kit.operating import fencegate, move_clock
@@ -384,12 +385,129 @@ def test_the_key_of_a_job_outlives_the_job(world: World) -> None:
     assert fresh.created
 
 
+@pytest.mark.parametrize(
+    ("day", "forget", "expected"),
+    [
+        (31, "select gateway.forget_jobs(30, 10)", "succeeded"),
+        (401, "select gateway.forget_jobs(30, 10), gateway.forget_job_keys(400, 10)", None),
+    ],
+    ids=["the job", "and its key"],
+)
+def test_a_key_whose_job_is_forgotten_while_it_is_enqueued_is_answered_as_before_or_behind(
+    world: World, day: int, forget: str, expected: str | None
+) -> None:
+    """The enqueue has found its key known, and waits for another key that somebody is making."""
+    first = finish(world, "a")
+    world.at_day(day)
+    batch = [NewJob(id=uuid4(), key=key, tool="t", payload=b'{"n":1}') for key in ("a", "z")]
+
+    async def work() -> list[Enqueued]:
+        async with world.database.connection() as other, world.database.connection() as round_:
+            transaction = other.transaction()
+            await transaction.start()
+            await other.fetch("insert into gateway.job_keys values (1, 'z', $1)", uuid4())
+            asked = asyncio.ensure_future(world.jobs.enqueue(1, batch))
+            await _lock_waits(world.database, 1)
+            await round_.fetch(forget)
+            await transaction.rollback()
+            return await asked
+
+    known, made = world.run(work())
+    assert made.created
+    if expected is None:
+        assert (known.job, known.created, known.state) == (batch[0].id, True, "queued")
+    else:
+        assert (known.job, known.created, known.same) == (first, False, True)
+        assert known.state == expected
+
+
+def test_the_id_of_a_forgotten_job_under_another_key_is_not_shown_under_the_old_one(
+    world: World,
+) -> None:
+    first = finish(world, "old")
+    world.at_day(31)
+    assert world.round() == {"jobs": 1}
+    reused = NewJob(id=first, key="new", tool="t", payload=b'{"n":1}', entity="a:1")
+    (made,) = world.run(world.jobs.enqueue(1, [reused]))
+    assert (made.created, made.state) == (True, "queued")
+
+    other = replace(reused, id=uuid4(), key="old", payload=b'{"n":2}')
+    (known,) = world.run(world.jobs.enqueue(1, [other]))
+    assert (known.created, known.same, known.state) == (False, False, "succeeded")
+    show = fencegate("jobs", "show", "--key", "new", dsn=world.dsn)
+    assert (show.code, str(first) in show.out) == (0, True)
+    # Nor is the new job what an operator means by the old key.
+    for verb, *more in (("show",), ("cancel", "--reason", "wrong customer")):
+        done = fencegate("jobs", verb, "--key", "old", *more, dsn=world.dsn)
+        assert (done.code, "has no job of key old; see" in done.err) == (1, True), done
+    assert world.run(world.jobs.find(1, first)).job.state == "queued"  # type: ignore[union-attr]
+
+
 def test_unfinished_jobs_and_their_keys_stay(world: World) -> None:
     job = NewJob(id=uuid4(), key="k", tool="t", payload=b"{}", entity="a:1")
     world.run(world.jobs.enqueue(1, [job]))
     world.at_day(5000)
     world.round(Days(audit=1, jobs=1, job_keys=1))
     assert [world.count(table) for table in ("jobs", "job_keys")] == [1, 1]
+
+
+# -- what is watched
+
+
+def test_what_is_watched_and_decided_goes_though_nobody_serves_its_policy_any_more(
+    world: World,
+) -> None:
+    """The prober lets go only of what it takes, and it takes only what it can ask about."""
+    unknowns = UnknownStore(world.database)
+    for number, key in enumerate(("late", "gone", "open", "soon")):
+        made = command(
+            key, by=attempt(number), entity=f"a:{number}", unknown="probe", probe_target=b"/f"
+        )
+        assert isinstance(world.admit(made), Forward)
+    move_clock(world.dsn, 60)
+    assert world.run(unknowns.sweep("near", 100)) == 4
+    assert world.run(unknowns.take_due({}, 100, 10, 1000)) == []
+    late = command("late", by=attempt(0), entity="a:0")
+    assert world.run(world.store.settle([Settle(late, OK, True)])) == ["late"]
+    world.rows("delete from gateway.commands where key in ('gone', 'soon')")
+    assert world.count("watched") == 4
+    world.at_day(0.9)
+    world.round()
+    assert world.count("watched") == 4
+
+    world.at_day(1.1)
+    world.rows(
+        "update gateway.watched set due_at = gateway.clock() where key_digest = $1",
+        digest("soon"),
+    )
+    world.round()
+    left = {row["key_digest"] for row in world.rows("select key_digest from gateway.watched")}
+    assert left == {digest("open"), digest("soon")}
+    # Its policy is served again.
+    (due,) = world.run(unknowns.take_due({late.policy: late.upstream_digest}, 100, 10, 1000))
+    assert due.attempt == attempt(2)
+
+
+def test_what_others_have_locked_of_the_watched_is_left_and_nobody_waits(world: World) -> None:
+    world.rows(
+        "insert into gateway.watched (tenant, key_digest, attempt, policy, due_at)"
+        " select 1, int4send(n), gen_random_uuid(), 'gone', gateway.clock()"
+        " from generate_series(1, 1203) n"
+    )
+    world.at_day(2)
+
+    async def work() -> None:
+        async with world.database.connection() as other, other.transaction():
+            await other.fetch(
+                "select from gateway.watched where key_digest = int4send(700) for update"
+            )
+            async for _ in Retention(world.database, DAYS).round():
+                pass
+
+    world.run(work())
+    assert world.count("watched") == 1
+    world.round()
+    assert world.count("watched") == 0
 
 
 # -- many at once, and beside the work

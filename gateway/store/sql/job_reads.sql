@@ -46,8 +46,14 @@ select h.tenant, t.name as tenant_name, h.state as place, h.id, h.key, h.tool, h
  limit $9::bigint;
 
 -- name: of_key
--- guard: none, it only reads, by primary key.
-select k.job from gateway.job_keys k where k.tenant = $1 and k.key = $2;
+-- guard: none, it only reads, by primary key. The id of a forgotten job may be another's now.
+select k.job
+  from gateway.job_keys k
+ where k.tenant = $1 and k.key = $2
+   and (exists (select from gateway.jobs j
+                 where j.tenant = k.tenant and j.id = k.job and j.key = k.key)
+        or exists (select from gateway.job_history h
+                    where h.tenant = k.tenant and h.id = k.job and h.key = k.key));
 
 -- name: runs
 -- guard: none, it only reads, by primary key: the leases of one job that ended, in order.
@@ -101,7 +107,13 @@ select t.name
   from gateway.tenants t
  where exists (select from gateway.jobs j where j.tenant = t.tenant and j.id = $1)
     or exists (select from gateway.job_history h where h.tenant = t.tenant and h.id = $1)
-    or exists (select from gateway.job_keys k where k.tenant = t.tenant and k.key = $2)
+    or exists (
+        select from gateway.job_keys k
+         where k.tenant = t.tenant and k.key = $2
+           and (exists (select from gateway.jobs j
+                         where j.tenant = k.tenant and j.id = k.job and j.key = k.key)
+                or exists (select from gateway.job_history h
+                            where h.tenant = k.tenant and h.id = k.job and h.key = k.key)))
  order by t.name
  limit $3::bigint;
 

@@ -1,17 +1,7 @@
 -- name: enqueue
--- guard: new key (see migrations/0010). Of a job that retention has let go, its key knows the rest
--- (0015); `forgotten` is left for one of which nothing is.
-select e.job,
-       e.same or coalesce(k.digest = gateway.job_digest(($4::text[])[e.ord], ($11::bytea[])[e.ord]), false) as same,
-       coalesce(k.state, e.state) as state, e.result, e.error
-  from gateway.enqueue_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as e
-  left join lateral (
-    select k.digest, k.state
-      from gateway.job_keys k
-     where e.state = 'forgotten' and k.tenant = $1 and k.key = ($3::text[])[e.ord]
-     limit 1
-  ) k on true
- order by e.ord;
+-- guard: new key (see migrations/0015).
+select job, same, state, result, error
+  from gateway.enqueue_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) order by ord;
 
 -- name: claim
 -- guard: ready, not past give_up_at, below its attempts; entity without a lease; within the limits.
