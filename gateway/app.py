@@ -21,6 +21,7 @@ from gateway.api.evidence import Reports
 from gateway.api.fences import PATH as FENCES
 from gateway.api.fences import Fences
 from gateway.api.jobs import Jobs, Lanes
+from gateway.core.budget import Shares
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
@@ -78,6 +79,7 @@ class Gateway:
         self.settings = settings
         self.keys = keys
         self._database = database
+        shares = Shares.of(settings.pool_size)
         turns = Turns()
         self._clients = {m.upstream.name: _client(m.upstream, turns) for m in policies.mounts}
         self._passages = {m.upstream.name: _client(m.upstream, turns) for m in policies.mounts}
@@ -141,7 +143,7 @@ class Gateway:
         self._jobs = Jobs(
             door,
             Service(jobs, tools, of_jobs, random.random),
-            Lanes.within(settings.pool_size),
+            Lanes.of_shares(shares),
         )
         self._reaper = Reaper(jobs, tools, of_jobs, random.random)
         self._sampler = Sampler(jobs, self.metrics.jobs.leases, now_s)
@@ -151,8 +153,8 @@ class Gateway:
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
                 Route("/openapi.json", self._openapi),
-                Route(FENCES, self._fences(door)),
-                Route(EVIDENCE, self._reports(door, unknowns)),
+                Route(FENCES, self._fences(door, shares.fences)),
+                Route(EVIDENCE, self._reports(door, unknowns, shares.evidence)),
             ]
         )
         self._poll: asyncio.Task[None] | None = None
@@ -216,14 +218,10 @@ class Gateway:
             self._poll.cancel()
             log.event("stopped")
 
-    def _fences(self, door: Door) -> Fences:
-        # With the lanes of jobs (6 of 10 connections) and the reaper, one at least is left to
-        # commands whatever somebody's transactions have locked.
-        share = max(1, self.settings.pool_size // 5)
+    def _fences(self, door: Door, share: int) -> Fences:
         return Fences(door, FenceStore(self._database, self.witness), self.metrics, at_once=share)
 
-    def _reports(self, door: Door, unknowns: UnknownStore) -> Reports:
-        share = max(1, self.settings.pool_size // 10)
+    def _reports(self, door: Door, unknowns: UnknownStore, share: int) -> Reports:
         return Reports(door, unknowns, self._changed, at_once=share)
 
     def _changed(self, tenant: int, key_digest: bytes, entity: str | None) -> None:
@@ -280,8 +278,7 @@ class Gateway:
         if self.keys.current() is None:
             return "the gateway keys could not be read for too long"
         try:
-            await self.witness.clear()
-            return await self._database.not_writable()
+            return await self.witness.not_writable()
         except (StoreUnavailable, AnswerLost) as error:
             return str(error)
 

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway import faults
+from gateway.core.budget import LEAST_POOL, USUAL_POOL, Shares
 from gateway.errors import ConfigurationError
 
 __all__ = ["PREFIX", "Settings", "load_settings"]
@@ -67,11 +68,11 @@ class Settings(BaseSettings):
         "0 keeps none: needed behind PgBouncer in transaction mode, costs a parse per statement.",
     )
     pool_size: int = Field(
-        default=10,
-        ge=1,
+        default=USUAL_POOL,
         le=200,
-        description="Connections to the database at most. Batches share them, so more than the "
-        "server has cores only makes them wait for each other there.",
+        description="Connections to the database at most, opened as they are wanted; at least "
+        f"{LEAST_POOL}, so that commands have one whatever else waits for locks. More than the "
+        "server has cores only makes commands wait for each other there.",
     )
     max_waiting: int = Field(
         default=4096,
@@ -146,6 +147,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 "its host or port cannot be read (percent-encode / @ : # ? in the password)"
             )
+        return value
+
+    @field_validator("pool_size")
+    @classmethod
+    def _is_enough(cls, value: int) -> int:
+        Shares.of(value)
         return value
 
     @field_validator("failpoints")

@@ -13,6 +13,7 @@ from gateway.api import jobs_in, jobs_out
 from gateway.api.door import Door, Question, Route, overloaded, reply, unavailable
 from gateway.api.jobs_in import BATCH, BEATS
 from gateway.api.lanes import Lane, Reading
+from gateway.core.budget import Shares
 from gateway.core.keys import Refusal
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, StoreUnavailable
@@ -97,15 +98,12 @@ class Lanes:
     others: Lane
 
     @classmethod
-    def within(cls, pool_size: int) -> Lanes:
-        """With the usual 10 connections 1, 2, 1 and 2. Heartbeats and claims take milliseconds and
-        wait for no lock of an entity, so one is enough."""
-        some, one = max(1, pool_size // 5), max(1, pool_size // 10)
+    def of_shares(cls, shares: Shares) -> Lanes:
         return cls(
-            beats=Lane(one, _BEAT_TURN_S),
-            ends=Lane(some, _TURN_S),
-            claims=Lane(one, _TURN_S),
-            others=Lane(some, _TURN_S),
+            beats=Lane(shares.beats, _BEAT_TURN_S),
+            ends=Lane(shares.ends, _TURN_S),
+            claims=Lane(shares.claims, _TURN_S),
+            others=Lane(shares.others, _TURN_S),
         )
 
     def of(self, route: Route) -> Lane:

@@ -8,10 +8,10 @@ died was asking comes due again after ``BUSY_MS``. A caller's own request asks a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from gateway.core.command import Command
@@ -23,7 +23,9 @@ from gateway.proxy.background import Background
 from gateway.store.unknowns import Due, Pass
 from gateway.upstream import Client, Deadlines, Request
 
-__all__ = ["BUSY_MS", "INTERVAL_S", "PROBE_S", "Ask", "Looking", "Prober"]
+__all__ = ["BUSY_MS", "INTERVAL_S", "PROBE_S", "TURN_S", "Ask", "Looking", "Prober"]
+
+T = TypeVar("T")
 
 INTERVAL_S = 1.0
 """Between two looks: how long an unknown outcome may go unnoticed beyond the sweep's own lag."""
@@ -48,6 +50,11 @@ SWEEP = 5_000
 
 DUE = 100
 """Of the list, looked at together: what a gateway that died left is told within seconds."""
+
+
+TURN_S = 5.0
+"""Longest wait of what a caller, or what a probe showed, asks the database behind the rest: the
+prober has one connection (``gateway.core.budget``). Then it is not asked; it comes due again."""
 
 
 class Looking(Protocol):
@@ -99,6 +106,7 @@ class Prober:
         self._on_probed = on_probed
         self._chance = chance
         self._looks = Background()
+        self._turn = asyncio.Lock()
         self._failing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -126,7 +134,7 @@ class Prober:
         if ask is None or ask.turns.locked():
             return False
         try:
-            due = await self._store.ask_now(command, judged, BUSY_MS)
+            due = await self._within(lambda: self._store.ask_now(command, judged, BUSY_MS))
         except (StoreUnavailable, AnswerLost):
             return False
         # Detached: a caller that hangs up must not leave the command taken.
@@ -134,9 +142,11 @@ class Prober:
 
     async def look(self) -> bool:
         """One look; whether there is more to do at once. Raises as the store does."""
-        read = [await self._store.sweep("near", SWEEP), await self._store.sweep("far", SWEEP)]
-        room = max(MOST - len(self._looks), 0)
-        for due in await self._store.take_due(self._digests, DUE, room, BUSY_MS):
+        async with self._turn:
+            read = [await self._store.sweep("near", SWEEP), await self._store.sweep("far", SWEEP)]
+            room = max(MOST - len(self._looks), 0)
+            taken = await self._store.take_due(self._digests, DUE, room, BUSY_MS)
+        for due in taken:
             self._looks.spawn(self._look(due))
         return max(read) >= SWEEP
 
@@ -149,10 +159,13 @@ class Prober:
         answer = exchange.response if judged.verdict == "applied" and ask.rules.replays else None
         if answer is not None and len(answer.body) > ask.keep_limit:
             answer = None
+        interval_s = ask.rules.interval_s
         try:
-            result = await self._store.probed(due, judged, ask.rules.interval_s, answer)
+            result = await self._within(lambda: self._store.probed(due, judged, interval_s, answer))
         except (StoreUnavailable, AnswerLost):
             return None  # it comes due again, or is decided already
+        if result is None:
+            return None
         self._on_probed(due.policy, result)
         if result == "resolved":
             self._changed(due.tenant, due.key_digest, due.entity)
@@ -167,6 +180,18 @@ class Prober:
             result=result,
         )
         return result
+
+    async def _within(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """What comes of ``work``, or ``None`` where no turn at the database came in time."""
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            return None
+        try:
+            return await work()
+        finally:
+            self._turn.release()
 
     async def _send(self, ask: Ask, target: bytes) -> Exchange:
         by = self._clock() + PROBE_S

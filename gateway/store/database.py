@@ -18,7 +18,14 @@ import asyncpg
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.store.history import History
 
-__all__ = ["STATEMENT_TIMEOUT_S", "TRANSPORT_ERRORS", "Database", "Moved", "describe"]
+__all__ = [
+    "READ_ONLY",
+    "STATEMENT_TIMEOUT_S",
+    "TRANSPORT_ERRORS",
+    "Database",
+    "Moved",
+    "describe",
+]
 
 STATEMENT_TIMEOUT_S = 2.0
 """Longest that the server works on one statement. Below every send deadline (2 s and the time to
@@ -54,8 +61,10 @@ TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.Inter
 # The connection or server went away under the statement: it may have committed.
 _LOST = frozenset({"57P01", "57P02", "40003"})
 
+READ_ONLY = "the database is read-only; point FENCEGATE_DATABASE_URL at the primary"
+
 _MENDS = {
-    "25006": "the database is read-only; point FENCEGATE_DATABASE_URL at the primary",
+    "25006": READ_ONLY,
     "3F000": "the schema is missing; run: fencegate migrate",
     "42P01": "a table is missing; run: fencegate migrate",
     "42883": "a function is missing; run: fencegate migrate",
@@ -192,13 +201,6 @@ class Database:
             except TRANSPORT_ERRORS as error:
                 _reset(connection)
                 raise StoreUnavailable(describe(error)) from error
-
-    async def not_writable(self) -> str | None:
-        """Why the database takes no writes, or ``None``. Raises as ``fetch`` does."""
-        rows = await self.fetch(
-            "select pg_is_in_recovery() or current_setting('transaction_read_only')::bool"
-        )
-        return _MENDS["25006"] if rows[0][0] else None
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:

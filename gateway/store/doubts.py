@@ -24,21 +24,24 @@ Asked = Database | Witness
 
 
 class Doubts:
-    """Those of one store."""
+    """Those of one store. Each doubt is an object of its own."""
 
     def __init__(self) -> None:
-        self._attempts: set[UUID] = set()
+        self._attempts: dict[UUID, object] = {}
 
     @contextmanager
     def about(self, attempts: Sequence[UUID]) -> Iterator[_Ask]:
         """Ask about these attempts, within the block."""
-        of = set(attempts)
+        # An answer ends the doubts that it was asked behind, not one that came up meanwhile.
+        known = {each: self._attempts[each] for each in attempts if each in self._attempts}
         try:
-            yield _Ask(flush=not self._attempts.isdisjoint(of))
+            yield _Ask(flush=bool(known))
         except AnswerLost:
-            self._attempts |= of
+            self._attempts.update(dict.fromkeys(attempts, object()))
             raise
-        self._attempts -= of
+        for each, doubt in known.items():
+            if self._attempts.get(each) is doubt:
+                del self._attempts[each]
 
 
 class _Ask:

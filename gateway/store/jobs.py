@@ -66,7 +66,7 @@ _LOST_OUT = ("40P01", "40001")
 _TIMED_OUT, _TAKEN = "57014", "23505"
 
 _TRIES = 3
-"""Of one statement that loses out; a deadlock each time takes the second after which the server looks."""
+"""Of one statement that loses out; a deadlock takes the second after which the server looks."""
 
 
 @dataclass(frozen=True, slots=True)

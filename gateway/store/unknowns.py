@@ -71,19 +71,19 @@ class Report:
 
 class UnknownStore:
     """The port. Every method raises ``StoreUnavailable`` or ``AnswerLost`` as ``Database.fetch``
-    does, and may be repeated: each is guarded by the attempt and its state."""
+    does, ``RowsLost`` too, and may be repeated: each is guarded by the attempt and its state."""
 
     def __init__(self, database: Database, witness: Witness | None = None) -> None:
-        """``witness``: as for ``CommandStore``, before what sends and what is reported: a report of
-        a command that was lost would hear that there is none."""
-        self._database = database
+        """``witness``: as for ``CommandStore``, before everything: where rows were lost, a report
+        would hear that there is no such command, and a probe would be judged by an attempt that was
+        taken over, or by a deadline before the last send."""
         self._ask: Asked = database if witness is None else witness
         self._witness = witness
         self._doubts = Doubts()
 
     async def take_over(self, command: Command, judged: UUID) -> TakenOver:
         """Make ``command.attempt`` the attempt of the unknown command, in place of ``judged``.
-        Repeated after a lost answer, it recognises its own. Raises ``RowsLost``."""
+        Repeated after a lost answer, it recognises its own."""
         c = command
         with self._doubts.about([c.attempt]) as doubt:
             rows = await doubt.fetch(
@@ -100,7 +100,7 @@ class UnknownStore:
 
     async def sweep(self, which: Pass, limit: int) -> int:
         """Put unsettled commands on the list, reading at most ``limit``; how many were read."""
-        rows = await self._database.fetch(_SQL["sweep"], which, limit)
+        rows = await self._ask.fetch(_SQL["sweep"], which, limit)
         read: int = rows[0][0]
         return read
 
@@ -110,7 +110,7 @@ class UnknownStore:
         """Take at most ``limit`` of the list; what comes back, at most ``room`` of it, is to be
         asked about, and ours for ``busy_ms``. ``asks``: the commands that can be, and the upstream
         digest of each."""
-        rows = await self._database.fetch(
+        rows = await self._ask.fetch(
             _SQL["take_due"], list(asks), list(asks.values()), limit, room, busy_ms
         )
         return [_due(row) for row in rows]
@@ -119,7 +119,7 @@ class UnknownStore:
         """Take one command because its caller asks; ``None`` where somebody is asking already, or
         it is not unknown any more."""
         c = command
-        rows = await self._database.fetch(
+        rows = await self._ask.fetch(
             _SQL["ask_now"],
             *(c.tenant, c.key_digest, judged, c.policy, c.upstream_digest, busy_ms),
         )
@@ -129,7 +129,7 @@ class UnknownStore:
         self, due: Due, judged: Judged, interval_s: int, answer: Response | None
     ) -> Probed:
         """Record what a probe showed; ``answer``: to be replayed, where it proves *applied*."""
-        rows = await self._database.fetch(
+        rows = await self._ask.fetch(
             _SQL["probed"],
             *(due.tenant, due.key_digest, due.attempt, judged.verdict, due.asked_at, interval_s),
             *(judged.why, _PRINCIPAL, *_columns(answer)),
@@ -138,8 +138,7 @@ class UnknownStore:
         return result
 
     async def report(self, report: Report) -> tuple[ReportResult, int]:
-        """Decide by what is reported; the seconds are those to wait for, where that helps. Raises
-        ``RowsLost``."""
+        """Decide by what is reported; the seconds are those to wait for, where that helps."""
         r = report
         rows = await self._ask.fetch(
             _SQL["report"],

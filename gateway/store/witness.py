@@ -24,7 +24,7 @@ from gateway.core.command import Command
 from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
 from gateway.observe import log
 from gateway.store import losses
-from gateway.store.database import Database, Moved
+from gateway.store.database import READ_ONLY, Database, Moved
 from gateway.store.history import WHO, Server, server_of
 
 __all__ = ["Witness"]
@@ -67,6 +67,9 @@ class Witness:
         self._own: UUID | None = None
         self._own_rows: list[KeptCommand | KeptMark] = []
         self._own_stands = False
+        # Held over each look: of two that read what is reported, the later must be believed. So the
+        # witness takes one connection.
+        self._turn = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -119,19 +122,20 @@ class Witness:
         Raises ``RowsLost`` as well, where it was not.
         """
         for _ in range(_TRIES):
-            await self.clear()
+            generation = await self.clear()
             try:
-                return await self._database.fetch(sql, *args, flush=flush, generation=self._cleared)
+                return await self._database.fetch(sql, *args, flush=flush, generation=generation)
             except Moved:
                 continue
         raise StoreUnavailable("the connections to the database keep failing")
 
-    async def clear(self) -> None:
-        """Return once it is known that nothing is lost.
+    async def clear(self) -> int:
+        """The generation in which it is known that nothing is lost; another one may have begun by
+        now, so ask with it.
 
         Raises ``RowsLost``, ``StoreUnavailable``."""
         if self._lost_or_cleared():
-            return
+            return self._cleared
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(), name="witness")
             self._looking.add_done_callback(self._looked)
@@ -142,6 +146,14 @@ class Witness:
                 "being looked up"
             )
         done.pop().result()
+        return self._cleared
+
+    async def not_writable(self) -> str | None:
+        """Why that server takes no writes, or ``None``. Raises as ``fetch`` does."""
+        rows = await self.fetch(
+            "select pg_is_in_recovery() or current_setting('transaction_read_only')::bool"
+        )
+        return READ_ONLY if rows[0][0] else None
 
     def start(self) -> None:
         """Go on looking in the background, every ``_LOOK_S``."""
@@ -178,6 +190,10 @@ class Witness:
 
     async def _look_once(self) -> bool:
         """One look; false where the server changed under it."""
+        async with self._turn:
+            return await self._compared()
+
+    async def _compared(self) -> bool:
         server = await self._who()
         before = self._server
         await self._read_open()
@@ -199,9 +215,7 @@ class Witness:
     async def _who(self) -> Server:
         server = server_of((await self._database.fetch(WHO))[0])
         if server.standby:
-            raise StoreUnavailable(
-                "the database is read-only; point FENCEGATE_DATABASE_URL at the primary"
-            )
+            raise StoreUnavailable(READ_ONLY)
         return server
 
     async def _missing(self, *, few: bool) -> list[KeptCommand | KeptMark]:
@@ -262,8 +276,9 @@ class Witness:
                 log.event("witness_failed", level="error", error=f"{type(error).__name__}: {error}")
 
     async def _watch(self) -> None:
-        self._database.history.seen(server_of((await self._database.fetch(WHO))[0]))
-        await self._read_open()
+        async with self._turn:
+            self._database.history.seen(server_of((await self._database.fetch(WHO))[0]))
+            await self._read_open()
         if self._cleared != self._database.history.generation:
             await self.clear()
 

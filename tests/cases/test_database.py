@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
+from gateway.core.budget import LEAST_POOL
 from tests.kit.client import Exchange, assert_problem
 from tests.kit.db import Server, execute
 from tests.kit.faults import (
@@ -28,14 +29,14 @@ from tests.kit.gateway import rows
 from tests.kit.operating import fencegate, move_clock
 from tests.kit.upstream import Gate, gated, respond
 
-POOL = 5
+POOL = LEAST_POOL
 CALLS = 500
 RETAIN = "\n[commands.retain]\nresponse_days = 1\nkey_days = 1\n"
 
 
 @pytest.fixture
 def small(postgres: Server) -> Iterator[Rig]:
-    """A gateway with a pool of five."""
+    """A gateway with the smallest pool."""
     with rig(postgres, env={"FENCEGATE_POOL_SIZE": str(POOL)}) as made:
         yield made
 

@@ -10,20 +10,26 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from typing import TypeVar
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
 from gateway.core.command import Command, Hold, Release, Settle
 from gateway.core.decide import Forward, RejectUnknown, decide
-from gateway.errors import RowsLost
+from gateway.core.evidence import Judged
+from gateway.core.jobs import NewJob
+from gateway.errors import AnswerLost, RowsLost
 from gateway.store import losses
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
+from gateway.store.doubts import Doubts
+from gateway.store.jobs import JobStore
 from gateway.store.unknowns import Report, UnknownStore
 from gateway.store.witness import Witness
 from gateway.upstream import now_s
 from tests.kit.commands import OK, attempt, command
+from tests.kit.jobs import terms
 from tests.kit.operating import move_clock
 
 T = TypeVar("T")
@@ -229,3 +235,130 @@ def test_nothing_is_sent_again_and_no_report_is_judged_while_rows_are_lost(
     assert process.rows("select attempt from gateway.commands where key = $1", FIRST.key) == [
         (FIRST.attempt,)
     ]
+
+
+def test_no_probe_is_begun_or_judged_while_rows_are_lost_and_all_are_after_it(
+    process: Process, database: str
+) -> None:
+    """A probe would be judged by the attempt before the one that was lost."""
+    asked = replace(FIRST, unknown="probe", settle_delay_s=0)
+    gone = command("gone", by=attempt(8), entity="invoice:8")
+    process.admit(asked)
+    process.admit(gone)
+    process.run(process.commands.hold([Hold(asked, "no answer", None)]))
+    move_clock(database, 36)
+    store, asks = process.unknowns, {asked.policy: asked.upstream_digest}
+    process.run(store.sweep("near", 100))
+    (due,) = process.run(store.take_due(asks, 100, 10, 1000))
+
+    process.rows("delete from gateway.commands where key = 'gone'")
+    assert process.lost() == [("command", True)]
+    proof = Judged("applied", "a probe was answered 200, as applied")
+    move_clock(database, 38)
+    for begun in (
+        lambda: store.sweep("near", 100),
+        lambda: store.take_due(asks, 100, 10, 1000),
+        lambda: store.ask_now(asked, asked.attempt, 1000),
+        lambda: store.probed(due, proof, 1, None),
+    ):
+        with pytest.raises(RowsLost):
+            process.run(begun())
+    held = process.rows(
+        "select settled_at, attempt from gateway.commands where key = $1", FIRST.key
+    )
+    assert [tuple(row.values()) for row in held] == [(None, FIRST.attempt)]
+
+    process.run(losses.acknowledge(process.database, reason="looked", by="ops"))
+    process.run(acknowledged(process))
+    assert [each.attempt for each in process.run(store.take_due(asks, 100, 10, 1000))] == [
+        asked.attempt
+    ]
+    assert process.run(store.probed(due, proof, 1, None)) == "resolved"
+
+
+async def acknowledged(process: Process) -> None:
+    process.witness.start()
+    while process.witness.lost is not None:
+        await process.database.fetch("select")
+    await process.witness.stop()
+
+
+def test_a_claim_that_waited_for_a_connection_while_rows_were_lost_leases_nothing(
+    process: Process,
+) -> None:
+    """What was looked up before it waited holds for the server before."""
+    jobs = JobStore(process.database, process.witness)
+    job = NewJob(id=uuid4(), key="k", tool="t", payload=b"{}", entity="a:1")
+    process.run(jobs.enqueue(1, [job]))
+    process.admit(FIRST)
+
+    async def work() -> None:
+        async with process.database.connection() as one, process.database.connection():
+            asked = asyncio.ensure_future(jobs.claim(1, 1, "w", uuid4(), [terms("t")]))
+            await asyncio.sleep(0)  # it waits: both connections of the pool are taken
+            await one.execute("delete from gateway.commands")
+            process.database.history.failed()
+        with pytest.raises(RowsLost):
+            await asked
+
+    process.run(work())
+    assert process.rows("select from gateway.job_leases") == []
+
+
+def test_a_look_that_was_answered_late_does_not_open_what_a_later_one_closed(
+    process: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two reads of what is reported, the one that was asked first came back last."""
+    process.admit(FIRST)
+    other.admit(command("other", by=attempt(9), entity="invoice:9"))
+    real = losses.open_losses
+    asked, late = asyncio.Event(), asyncio.Event()
+
+    async def slow(database: Database, own: UUID | None) -> list[losses.Loss]:
+        found = await real(database, own)
+        if database is process.database and not asked.is_set():
+            asked.set()
+            await late.wait()
+        return found
+
+    monkeypatch.setattr(losses, "open_losses", slow)
+
+    async def work() -> None:
+        process.witness.start()
+        await asked.wait()
+        await other.database.fetch("delete from gateway.commands where key = 'other'")
+        other.database.history.failed()
+        with pytest.raises(RowsLost):
+            await other.witness.clear()
+        process.database.history.failed()
+        looked = asyncio.ensure_future(process.witness.clear())
+        await asyncio.wait({looked}, timeout=0.5)
+        late.set()
+        await asyncio.wait({looked})
+        assert process.witness.lost is not None
+        await process.witness.stop()
+        assert process.witness.lost is not None
+
+    process.run(work())
+
+
+def test_an_answer_ends_no_doubt_that_came_up_while_it_was_asked() -> None:
+    doubts = Doubts()
+    with doubts.about([attempt(1)]), pytest.raises(AnswerLost), doubts.about([attempt(1)]):
+        raise AnswerLost("the connection went away")
+    asked = Flushes()
+    for _ in range(2):
+        with doubts.about([attempt(1)]) as doubt:
+            asyncio.run(doubt.fetch(asked, "select"))  # type: ignore[arg-type]
+    assert asked.flushed == [True, False]
+
+
+class Flushes:
+    """Notes whether each statement waits for what is in doubt."""
+
+    def __init__(self) -> None:
+        self.flushed: list[bool] = []
+
+    async def fetch(self, sql: str, *, flush: bool = False) -> list[object]:
+        self.flushed.append(flush)
+        return []
