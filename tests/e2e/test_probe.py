@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -46,9 +47,22 @@ NONE = b'{"data":[]}'
 
 @pytest.fixture(scope="module")
 def served(postgres: Server) -> Iterator[Stack]:
+    with looking(postgres, "0 s") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def unattended(postgres: Server) -> Iterator[Stack]:
+    """The background looks at nothing here: a caller that comes while it asks hears "unknown"."""
+    with looking(postgres, "1 day") as made:
+        yield made
+
+
+@contextmanager
+def looking(postgres: Server, lag: str) -> Iterator[Stack]:
     head = '[upstream_headers]\nAuthorization = "Bearer upstream"'
     with postgres.database() as dsn:
-        execute(dsn, "update gateway.sweeps set lag = '0 s'")
+        execute(dsn, f"update gateway.sweeps set lag = '{lag}'")
         with stack(postgres, lambda url: [policy(url, *COMMANDS, head=head)], database=dsn) as made:
             yield made
 
@@ -56,6 +70,11 @@ def served(postgres: Server) -> Iterator[Stack]:
 @pytest.fixture
 def scene(served: Stack) -> Scene:
     return served.scene()
+
+
+@pytest.fixture
+def alone(unattended: Stack) -> Scene:
+    return unattended.scene()
 
 
 def probes(scene: Scene) -> list[Recorded]:
@@ -108,38 +127,38 @@ def assert_executed(reply: Reply, by: str) -> None:
 # -- probe
 
 
-def test_a_callers_own_request_asks_and_hears_what_that_proves(scene: Scene) -> None:
-    lost(scene, lambda: says(FOUND), what="patient")
-    assert_executed(scene.send(what="patient"), "probe")
-    assert scene.row()["settled_by"] == "probe"  # type: ignore[index]
-    assert len(posts(scene)) == 1
-    (probe,) = probes(scene)
-    (post,) = posts(scene)
+def test_a_callers_own_request_asks_and_hears_what_that_proves(alone: Scene) -> None:
+    lost(alone, lambda: says(FOUND), what="patient")
+    assert_executed(alone.send(what="patient"), "probe")
+    assert alone.row()["settled_by"] == "probe"  # type: ignore[index]
+    assert len(posts(alone)) == 1
+    (probe,) = probes(alone)
+    (post,) = posts(alone)
     reference = post.one("X-Reference")
     assert reference is not None
     assert probe.target == b"/v1/found?reference=%b&account=%b&key=%b" % (
         reference,
-        scene.account.encode(),
-        scene.key().encode(),
+        alone.account.encode(),
+        alone.key().encode(),
     )
     assert probe.one("Authorization") == b"Bearer upstream"
     assert probe.one("X-Probe") == b"yes"
     assert b"fencegate-" in (probe.one("Via") or b"")
     assert probe.all("Idempotency-Key") == probe.all("X-Execution-Fence") == []
-    told = scene.audit()
+    told = alone.audit()
     assert [row["event"] for row in told] == ["outcome_unknown", "resolved"]
     assert told[1]["principal"] == "gateway:probe"
     assert told[1]["reason"] == "executed: a probe was answered 200, as applied"
     # The entity is free.
-    assert scene.send("next", 2, what="patient").outcome == "applied"
+    assert alone.send("next", 2, what="patient").outcome == "applied"
 
 
-def test_the_probes_answer_is_replayed_where_the_policy_says_so_and_marked(scene: Scene) -> None:
-    lost(scene, lambda: says(FOUND), what="shown")
-    for reply in (scene.send(what="shown"), scene.send(what="shown")):
+def test_the_probes_answer_is_replayed_where_the_policy_says_so_and_marked(alone: Scene) -> None:
+    lost(alone, lambda: says(FOUND), what="shown")
+    for reply in (alone.send(what="shown"), alone.send(what="shown")):
         assert (reply.status, reply.outcome, reply.body) == (200, "replayed", FOUND)
         assert reply.one("Gateway-Evidence") == "probe"
-    assert len(posts(scene)) == 1
+    assert len(posts(alone)) == 1
 
 
 def test_the_background_asks_without_any_caller(scene: Scene) -> None:
@@ -163,13 +182,13 @@ def test_two_negatives_far_enough_apart_give_the_key_back(scene: Scene) -> None:
     assert len(posts(scene)) == 2
 
 
-def test_one_negative_proves_nothing_and_is_answered_as_unknown(scene: Scene) -> None:
-    lost(scene, lambda: says(NONE), what="patient")
-    reply = scene.send(what="patient")
+def test_one_negative_proves_nothing_and_is_answered_as_unknown(alone: Scene) -> None:
+    lost(alone, lambda: says(NONE), what="patient")
+    reply = alone.send(what="patient")
     assert_problem(reply, "outcome-unknown", outcome="unknown", waits=True)
-    assert len(probes(scene)) >= 1
-    assert len(posts(scene)) == 1
-    assert scene.state() == "unknown"
+    assert len(probes(alone)) >= 1
+    assert len(posts(alone)) == 1
+    assert alone.state() == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -188,11 +207,11 @@ def test_one_negative_proves_nothing_and_is_answered_as_unknown(scene: Scene) ->
     ],
     ids=str,
 )
-def test_whatever_else_comes_is_no_evidence(scene: Scene, answer: Answer) -> None:
-    lost(scene, lambda: answer, what="patient")
-    reply = scene.send(what="patient")
+def test_whatever_else_comes_is_no_evidence(alone: Scene, answer: Answer) -> None:
+    lost(alone, lambda: answer, what="patient")
+    reply = alone.send(what="patient")
     assert_problem(reply, "outcome-unknown", outcome="unknown", waits=True)
-    assert (len(posts(scene)), scene.state()) == (1, "unknown")
+    assert (len(posts(alone)), alone.state()) == (1, "unknown")
 
 
 def test_one_asks_at_a_time_about_a_command(scene: Scene) -> None:

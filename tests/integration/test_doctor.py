@@ -102,7 +102,7 @@ def test_a_schema_that_is_not_this_releases(empty_database: str, database: str) 
 
 def test_limits_of_the_role_and_the_pool(postgres: Server, database: str) -> None:
     name = urlsplit(database).path.lstrip("/")
-    execute(postgres.dsn, f"alter database {name} connection limit 20")
+    execute(postgres.dsn, f"alter database {name} connection limit 30")
     assert wrong(database) == {}
     assert wrong(database, FENCEGATE_POOL_SIZE="50") == {"connections": "fails"}
 
