@@ -342,15 +342,23 @@ def test_a_look_that_was_answered_late_does_not_open_what_a_later_one_closed(
     process.run(work())
 
 
-def test_an_answer_ends_no_doubt_that_came_up_while_it_was_asked() -> None:
+@pytest.mark.parametrize("doubted", [False, True])
+def test_an_answer_ends_no_doubt_that_came_up_while_it_was_asked(doubted: bool) -> None:
     doubts = Doubts()
-    with doubts.about([attempt(1)]), pytest.raises(AnswerLost), doubts.about([attempt(1)]):
-        raise AnswerLost("the connection went away")
+    if doubted:
+        doubt(doubts)
+    with doubts.about([attempt(1)]):
+        doubt(doubts)
     asked = Flushes()
     for _ in range(2):
-        with doubts.about([attempt(1)]) as doubt:
-            asyncio.run(doubt.fetch(asked, "select"))  # type: ignore[arg-type]
+        with doubts.about([attempt(1)]) as ask:
+            asyncio.run(ask.fetch(asked, "select"))  # type: ignore[arg-type]
     assert asked.flushed == [True, False]
+
+
+def doubt(doubts: Doubts) -> None:
+    with pytest.raises(AnswerLost), doubts.about([attempt(1)]):
+        raise AnswerLost("the connection went away")
 
 
 class Flushes:

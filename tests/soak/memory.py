@@ -9,7 +9,9 @@ _LOSSES = "migrations/0017_losses.sql"
 _RETENTION = "tests/integration/test_retention.py::"
 _FAILOVER = "tests/faults/test_failover.py::"
 _ACKNOWLEDGED = "tests/unit/core/test_acknowledged.py::"
+_SHARED = "tests/faults/test_pool_shared.py::"
 _WITNESS = "tests/integration/test_witness.py::"
+_WATCHED = "test_what_is_watched_and_decided_goes_though_nobody_serves_its_policy_any_more"
 _ENTITIES = f"{_RETENTION}test_an_entity_"
 
 MEMORY = [
@@ -131,5 +133,58 @@ MEMORY = [
         "num_nonnulls(c.headers, c.body, c.evidence, c.probe_target) > 0",
         "num_nonnulls(c.headers, c.body, c.evidence) > 0",
         (f"{_RETENTION}test_what_a_probe_asks_goes_with_the_response",),
+    ),
+    Mutant(
+        _SQL,
+        "the key of a forgotten job answers in the snapshot in which its job is looked for",
+        "coalesce(j.state, h.state, k.state, 'forgotten')",
+        "coalesce(j.state, h.state, 'forgotten')",
+        (f"{_RETENTION}test_the_key_of_a_job_outlives_the_job",),
+    ),
+    Mutant(
+        _SQL,
+        "a job is looked for by its key as well as its id",
+        "j.id = k.job and j.key = k.key",
+        "j.id = k.job",
+        (
+            f"{_RETENTION}test_the_id_of_a_forgotten_job_under_another_key_is_not_shown_under_the_old_one",
+        ),
+    ),
+    Mutant(
+        _SQL,
+        "what is unsettled stays on the list of the watched",
+        "and w.key_digest = i.key_digest and c.attempt is null;",
+        "and w.key_digest = i.key_digest;",
+        (f"{_RETENTION}{_WATCHED}",),
+    ),
+    Mutant(
+        "gateway/store/unknowns.py",
+        "nothing is asked about or judged while rows are lost",
+        "self._ask: Asked = database if witness is None else witness",
+        "self._ask: Asked = database",
+        (f"{_WITNESS}test_no_probe_is_begun_or_judged_while_rows_are_lost_and_all_are_after_it",),
+    ),
+    Mutant(
+        "gateway/store/witness.py",
+        "what was looked up holds for one generation",
+        "flush=flush, generation=generation)",
+        "flush=flush)",
+        (
+            f"{_WITNESS}test_a_claim_that_waited_for_a_connection_while_rows_were_lost_leases_nothing",
+        ),
+    ),
+    Mutant(
+        "gateway/store/doubts.py",
+        "an answer ends no doubt that came up while it was asked",
+        "if self._attempts.get(each) is doubt:",
+        "if True:",
+        (f"{_WITNESS}test_an_answer_ends_no_doubt_that_came_up_while_it_was_asked",),
+    ),
+    Mutant(
+        "gateway/proxy/prober.py",
+        "the prober asks the database one thing at a time",
+        "self._turn = asyncio.Lock()",
+        "self._turn = asyncio.Semaphore(99)",
+        (f"{_SHARED}test_locks_that_everybody_else_waits_for_leave_a_connection_to_commands",),
     ),
 ]
