@@ -144,7 +144,8 @@ class Executor:
             try:
                 end = await self._wait(topic, wait_until, gone, front=topic == woken_for)
             except Full as full:
-                self._pass_on(topic)
+                if topic == woken_for:  # whoever was not woken has no turn to pass on
+                    self._pass_on(topic)
                 return _overloaded(call, str(full))
             trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
             if end != "woken":

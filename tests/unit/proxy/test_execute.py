@@ -283,6 +283,29 @@ def test_a_full_room_refuses_and_says_so() -> None:
     run(main())
 
 
+def test_who_is_refused_for_a_full_room_wakes_nobody() -> None:
+    """The waiter would leave its place to admit again, and another could take it meanwhile."""
+
+    async def main() -> None:
+        rig = Rig(limit=1)
+        rig.client.open.clear()
+        first = rig.start(rig.call("a"))
+        await until(lambda: bool(rig.client.sent))
+        waiter = rig.start(rig.call("b"))
+        await until(lambda: rig.room.count == 1)
+        for _ in range(3):
+            assert outcome(await rig.run(rig.call("c"))) == ("rejected", 503, "overloaded")
+        for _ in range(100):  # turns enough for a waiter that was woken
+            await asyncio.sleep(0)
+        assert (rig.store.asked["b"], rig.room.count) == (1, 1)
+        rig.client.open.set()
+        answers = await asyncio.gather(first, waiter)
+        assert [each.outcome for each in answers if each] == ["applied", "applied"]
+        assert rig.client.targets == ["a", "b"]
+
+    run(main())
+
+
 def test_stopping_ends_every_wait_and_lets_what_is_in_flight_settle() -> None:
     async def main() -> None:
         rig = Rig()
