@@ -118,6 +118,71 @@ def test_the_answer_to_an_attempt_that_was_taken_over_settles_its_command(scene:
     assert (replay.outcome, replay.body) == ("replayed", b"first")
 
 
+LATE = [respond(409, b"in use"), respond(429), respond(401), respond(503), cut(effect=False)]
+"""What says nothing final of a command that may be another attempt's by now."""
+
+
+@pytest.fixture(scope="module")
+def unpooled(postgres: Server) -> Iterator[Stack]:
+    """Each exchange has a connection of its own, so that its end can be seen."""
+    with stack(postgres, lambda url: [policy(url, AGAIN, head="idle_s = 0")]) as made:
+        yield made
+
+
+@pytest.fixture
+def seen(unpooled: Stack) -> Iterator[Scene]:
+    scene = unpooled.scene()
+    scene.upstream.wait_for_disconnects(scene.upstream.connections)
+    yield scene
+    scene.upstream.drop_connections()
+
+
+@pytest.mark.parametrize("late", LATE, ids=str)
+def test_a_late_refusal_of_the_first_attempt_ends_nothing_of_the_second(
+    seen: Scene, late: Answer
+) -> None:
+    scene = seen
+    first, second = Gate(), Gate()
+    scene.upstream.next(gated(first, late), gated(second, respond(201, b"second")))
+    caller = scene.open(what="again")
+    scene.upstream.wait_for_requests(1)
+    assert caller.reply().problem == "outcome-unknown"  # after timeout_s; its socket is read on
+    again = scene.open(what="again", fence=2)
+    scene.upstream.wait_for_requests(2)
+    both = scene.row()
+    assert both is not None
+    made = scene.upstream.connections
+    first.release()
+    scene.upstream.wait_for_disconnects(made - 1)  # the late answer was read, and judged
+    assert scene.row() == both
+    assert both["state"] == "in-flight"
+    second.release()
+    reply = again.reply()
+    assert (reply.status, reply.outcome, reply.body) == (201, "applied", b"second")
+    row = scene.row()
+    assert row is not None
+    assert (row["attempt"], row["settled_by"], row["body"]) == (both["attempt"], "answer", b"second")
+    assert [each["event"] for each in scene.audit()] == ["outcome_unknown"]
+
+
+@pytest.mark.parametrize("late", LATE[:2], ids=str)
+def test_a_late_refusal_leaves_a_command_unknown_that_may_be_sent_again(
+    seen: Scene, late: Answer
+) -> None:
+    scene = seen
+    gate = Gate()
+    scene.upstream.next(gated(gate, late))
+    caller = scene.open(what="again")
+    scene.upstream.wait_for_requests(1)
+    assert caller.reply().problem == "outcome-unknown"
+    gate.release()
+    scene.upstream.wait_for_disconnects(scene.upstream.connections)
+    assert scene.state() == "unknown"
+    again = scene.send(what="again", fence=2)
+    assert (again.status, again.outcome) == (201, "applied")
+    assert scene.row()["settled_by"] == "answer"  # type: ignore[index]
+
+
 @pytest.mark.parametrize(
     ("change", "fence", "problem"),
     [

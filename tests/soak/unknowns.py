@@ -229,6 +229,13 @@ UNKNOWNS = [
         (f"{_RESEND}test_what_says_nothing_final_leaves_it_unknown",),
     ),
     Mutant(
+        "gateway/proxy/execute.py",
+        "a late refusal of one attempt ends nothing of another",
+        "outcome = after_resend(classify(exchange, call.rules), call.rules)",
+        "outcome = classify(exchange, call.rules)",
+        (f"{_RESEND}test_a_late_refusal_of_the_first_attempt_ends_nothing_of_the_second",),
+    ),
+    Mutant(
         "gateway/proxy/respond.py",
         "what somebody else said is marked as that",
         "if answer.evidence is not None:",
