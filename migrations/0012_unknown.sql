@@ -44,9 +44,32 @@ create table gateway.sweeps (
 );
 insert into gateway.sweeps (name, lag) values ('near', '5 s'), ('far', '2 h');
 
+-- Keys that were given back although their upstream had heard of them, where it knows each by a key of
+-- its own: it may count its memory of that one from then on. first_sent_at: when the first command under
+-- the key was admitted; from there counts how long one that is admitted under it again may be sent
+-- again. Kept for key_days, as the key of a settled command is.
+create table gateway.given_back (
+    tenant        int not null,
+    key_digest    bytea not null,
+    first_sent_at timestamptz not null,
+    expires_at    timestamptz not null,
+    constraint given_back_pkey primary key (tenant, key_digest)
+);
+create index given_back_expires_idx on gateway.given_back (expires_at);
+
+-- When the upstream may first have stored the key of a command that was admitted at p_admitted_at.
+create function gateway.first_sent(p_tenant int, p_key_digest bytea, p_admitted_at timestamptz)
+returns timestamptz
+language sql stable
+as $$
+    select least(p_admitted_at, (
+        select g.first_sent_at from gateway.given_back g
+         where g.tenant = p_tenant and g.key_digest = p_key_digest));
+$$;
+
 -- Admit as before (see 0002 for its guard, 0005 for row 2), with the probe's target, and with what
 -- rows 7 and 8 need to know of a command that stands there: how its outcome is found out if it becomes
--- unknown (known_unknown), how long ago it was first sent, with which key, and whether that went to
+-- unknown (known_unknown), how long ago its key was first sent, which one, and whether that went to
 -- what is the same upstream, account and key field today (known_account_same). Whether rows 7 and 8
 -- hold is judged again, under locks, by take_over and ask_now.
 create function gateway.admit(
@@ -166,7 +189,10 @@ begin
                (extract(epoch from c.deadline - v_now) * 1000)::bigint as remaining_ms,
                c.status, c.headers, c.body, c.settled_by, c.evidence_status,
                c.unknown as c_unknown, c.upstream_key as c_upstream_key,
-               (extract(epoch from v_now - c.admitted_at) * 1000)::bigint as age_ms,
+               (extract(epoch from v_now - case
+                   when c.unknown = 'resend' and c.settled_at is null and c.deadline <= v_now
+                   then gateway.first_sent(c.tenant, c.key_digest, c.admitted_at)
+                   else c.admitted_at end) * 1000)::bigint as age_ms,
                c.upstream_digest = i.upstream_digest as account_same,
                o.key as o_key,
                case when e.open_until <= v_now then 'unknown' else 'in-flight' end as o_state,

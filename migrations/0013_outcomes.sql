@@ -135,8 +135,10 @@ $$;
 
 -- As in 0003. An attempt that took over proves nothing about the one before it, so it is never
 -- released: whatever it came to, its command is settled or unknown.
-create or replace function gateway.release(
-    p_tenant int[], p_key_digest bytea[], p_entity text[], p_attempt uuid[], p_reason text[]
+-- p_heard: whether the upstream had heard of it; else nothing left.
+create function gateway.release(
+    p_tenant int[], p_key_digest bytea[], p_entity text[], p_attempt uuid[], p_reason text[],
+    p_heard boolean[]
 ) returns table (ord bigint, released boolean)
 language plpgsql
 set enable_seqscan = off
@@ -163,8 +165,8 @@ begin
 
     return query
     with input as (
-        select * from unnest(p_tenant, p_key_digest, p_attempt, p_reason)
-               with ordinality as i (tenant, key_digest, attempt, reason, ord)
+        select * from unnest(p_tenant, p_key_digest, p_attempt, p_reason, p_heard)
+               with ordinality as i (tenant, key_digest, attempt, reason, heard, ord)
         order by tenant, key_digest
     ), gone as (
         delete from gateway.commands c
@@ -172,7 +174,15 @@ begin
          where c.tenant = i.tenant and c.key_digest = i.key_digest
            and c.attempt = i.attempt and c.settled_at is null and c.evidence_at is null
            and c.earlier is null
-        returning i.ord, i.reason, c.*
+        returning i.ord, i.reason, i.heard, c.*
+    ), known as (
+        insert into gateway.given_back as k (tenant, key_digest, first_sent_at, expires_at)
+        select g.tenant, g.key_digest, g.admitted_at, v_now + make_interval(days => g.key_days)
+          from gone g
+         where g.heard and g.upstream_key is not null
+            on conflict (tenant, key_digest) do update
+           set first_sent_at = least(k.first_sent_at, excluded.first_sent_at),
+               expires_at = greatest(k.expires_at, excluded.expires_at)
     ), freed as (
         update gateway.entities e
            set open_key = null, open_attempt = null, open_until = null, touched_at = v_now
@@ -191,11 +201,22 @@ begin
 end
 $$;
 
+-- For the release before, which sends nothing again.
+create or replace function gateway.release(
+    p_tenant int[], p_key_digest bytea[], p_entity text[], p_attempt uuid[], p_reason text[]
+) returns table (ord bigint, released boolean)
+language sql
+as $$
+    select r.ord, r.released
+      from gateway.release(p_tenant, p_key_digest, p_entity, p_attempt, p_reason,
+                           array_fill(true, array[cardinality(p_tenant)])) as r;
+$$;
+
 -- Send an unknown command again under another attempt (row 7), where its policy says that the upstream
 -- can take it. Guard: compare-and-set on the attempt that was judged, not settled, past its deadline;
 -- admitted as "resend", by the same command, fingerprint, upstream, account and key field; this fence
--- good; the slot free or its own; and first sent so lately that the repeat still arrives within
--- p_within_ms. Its key is the one that was recorded.
+-- good; the slot free or its own; and its key first sent so lately, by whichever command had it, that
+-- the repeat still arrives within p_within_ms. Its key is the one that was recorded.
 -- What was heard before stays in the audit: the row's evidence is that of its attempt.
 -- Returns: taken (also where this very attempt did so before) | changed (admit again) | refused.
 create function gateway.take_over(
@@ -232,7 +253,8 @@ begin
     elsif v_row.unknown <> 'resend' or v_row.upstream_key is null
        or (v_row.policy, v_row.entity, v_row.rules, v_row.fingerprint, v_row.upstream_digest)
           is distinct from (p_policy, p_entity, p_rules, p_fingerprint, p_upstream_digest)
-       or v_row.admitted_at + p_within_ms * interval '1 millisecond' <= v_now
+       or gateway.first_sent(p_tenant, p_key_digest, v_row.admitted_at)
+          + p_within_ms * interval '1 millisecond' <= v_now
        or coalesce(cardinality(v_row.earlier), 0) >= 16 then
         return 'refused';
     end if;
@@ -312,6 +334,14 @@ begin
         delete from gateway.commands c
          where c.tenant = p_tenant and c.key_digest = p_key_digest
            and c.attempt = v_row.attempt and c.settled_at is null;
+        if v_row.upstream_key is not null then
+            insert into gateway.given_back as k (tenant, key_digest, first_sent_at, expires_at)
+            values (p_tenant, p_key_digest, v_row.admitted_at,
+                    v_now + make_interval(days => v_row.key_days))
+                on conflict (tenant, key_digest) do update
+               set first_sent_at = least(k.first_sent_at, excluded.first_sent_at),
+                   expires_at = greatest(k.expires_at, excluded.expires_at);
+        end if;
     end if;
     update gateway.entities e
        set open_key = null, open_attempt = null, open_until = null, touched_at = v_now
@@ -385,5 +415,33 @@ begin
             on conflict (tenant, id) do nothing;
     end if;
     return query select v_result, v_left;
+end
+$$;
+
+-- Given-back keys that have expired, the oldest first. Returns how many went.
+create function gateway.forget_given_back(p_limit int) returns bigint
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    v_now  timestamptz := gateway.clock();
+    v_gone bigint;
+begin
+    delete from gateway.given_back g
+     using (
+        select o.tenant, o.key_digest
+          from gateway.given_back o
+         where o.expires_at <= v_now
+         order by o.expires_at
+         limit p_limit
+           for update skip locked
+     ) d
+     where g.tenant = d.tenant and g.key_digest = d.key_digest;
+    get diagnostics v_gone = row_count;
+    return v_gone;
 end
 $$;

@@ -65,10 +65,12 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the key back; ``reason`` names the proof that the upstream did not execute."""
+    """Give the key back; ``reason`` names the proof that the upstream did not execute. ``heard``:
+    bytes of the attempt may have reached it, so it may know the key that was sent."""
 
     command: Command
     reason: str
+    heard: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ class Executor:
                 return of_problem(refusal(decision), "rejected", request_id, settled_by)
             case Lapsed():
                 # Admitted, and provably not sent: the clock stepped, or an answer took too long.
-                self.background.spawn(self._release(call, "lapsed", None))
+                self.background.spawn(self._release(call, "lapsed", None, heard=False))
                 return of_problem(refusal(decision), "not-sent", request_id)
             case (
                 RejectStale()
@@ -269,11 +269,12 @@ class Executor:
         match outcome:
             case NotSent():
                 transfer.close()
-                released = self._release(call, outcome.fault, lost_until)
+                released = self._release(call, outcome.fault, lost_until, heard=False)
                 await self._until(limits, self.background.spawn(released))
                 return self._problem(call, not_sent(outcome), "not-sent")
             case NotExecuted(response):
-                released = self._release(call, f"status {response.status}", lost_until)
+                why = f"status {response.status}"
+                released = self._release(call, why, lost_until, heard=True)
                 if not await self._until(limits, self.background.spawn(released)):
                     transfer.close()
                     return self._not_recorded(call)
@@ -313,9 +314,11 @@ class Executor:
             trace.result, trace.settle_s = result, settle_s
         self.on_settled(settle.command, result, settle_s)
 
-    async def _release(self, call: Call, reason: str, lost_until: float | None) -> None:
+    async def _release(
+        self, call: Call, reason: str, lost_until: float | None, *, heard: bool
+    ) -> None:
         command = call.command
-        await self.settler.release(Release(command, reason))
+        await self.settler.release(Release(command, reason, heard))
         self._changed(command)
         self._abandon(command, lost_until)
 
@@ -343,11 +346,12 @@ class Executor:
 
     async def _release_lost(self, command: Command, lost_until: float) -> None:
         faults.reach("admit.abandoned")
-        await self.settler.release(Release(command, "admit given up"))
+        release = Release(command, "admit given up", heard=False)
+        await self.settler.release(release)
         left = lost_until - self.clock()
         if left > 0:
             await asyncio.sleep(left)
-            await self.settler.release(Release(command, "admit given up"))
+            await self.settler.release(release)
         self._changed(command)
 
     async def _hold_lost(self, call: Call, lost_until: float) -> None:

@@ -115,6 +115,7 @@ class CommandStore:
                 [r.command.entity if r.command.has_entity_row else None for r in releases],
                 [r.command.attempt for r in releases],
                 [r.reason for r in releases],
+                [r.heard for r in releases],
             )
             faults.reach("release.committed")
         if self._witness is not None:

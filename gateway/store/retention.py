@@ -113,6 +113,8 @@ class Retention:
         # Behind the commands, of which some have gone.
         async for _ in self._watched():
             yield Forgotten()
+        async for _ in self._oldest("given_back"):
+            yield Forgotten()
         # Behind all commands and jobs, which touch the entities that they keep.
         async for _ in self._touch():
             yield Forgotten()
@@ -129,10 +131,10 @@ class Retention:
             last = (row["last_at"], row["last_tenant"], row["last_digest"])
             place = None if row["last_at"] is None else last
 
-    async def _oldest(self, name: str, days: int) -> AsyncIterator[int]:
+    async def _oldest(self, name: str, *args: int) -> AsyncIterator[int]:
         gone = 1
         while gone:
-            gone = (await self._next(name, days))["gone"]
+            gone = (await self._next(name, *args))["gone"]
             yield gone
 
     async def _watched(self) -> AsyncIterator[None]:

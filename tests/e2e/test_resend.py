@@ -211,6 +211,59 @@ def test_what_does_not_fit_is_not_sent_again(
     assert scene.state() == "unknown"
 
 
+def age(scene: Scene, by_s: int) -> None:
+    """As if all that is on record of the command had happened so much earlier."""
+    execute(
+        scene.stack.database,
+        f"update gateway.commands set admitted_at = admitted_at - interval '{by_s} s'"
+        f" where key = '{scene.key()}';"
+        f"update gateway.given_back set first_sent_at = first_sent_at - interval '{by_s} s'",
+    )
+
+
+@pytest.mark.parametrize("how", ["refused", "decided"])
+def test_the_window_counts_from_the_first_send_that_the_upstream_heard_of(
+    scene: Scene, how: str
+) -> None:
+    """It may have stored the key then, and forgets it as long after: the command that was admitted
+    under it again must not be sent again behind that."""
+    if how == "refused":
+        scene.upstream.next(respond(429))
+        assert scene.send(what="again").outcome == "not-executed"
+        age(scene, 590)
+    else:
+        scene.upstream.next(cut(effect=False))
+        scene.send(what="again")
+        age(scene, 590)
+        execute(
+            scene.stack.database,
+            "update gateway.commands set deadline = deadline - interval '1 h';"
+            "select gateway.resolve(tenant, key_digest, attempt, false, 'looked', 'o')"
+            f" from gateway.commands where key = '{scene.key()}'",
+        )
+    assert scene.state() is None
+    scene.upstream.next(cut())
+    assert scene.send(what="again").problem == "outcome-unknown"
+    age(scene, 11)
+    assert scene.send(what="again").problem == "outcome-unknown"
+    assert len(scene.upstream.requests) == 2
+    assert scene.state() == "unknown"
+
+
+def test_what_the_upstream_never_heard_of_counts_for_no_window(scene: Scene) -> None:
+    scene.upstream.refuse()
+    scene.upstream.drop_connections()
+    try:
+        assert scene.send(what="again").outcome == "not-sent"
+    finally:
+        scene.upstream.accept()
+    age(scene, 600)
+    scene.upstream.next(cut())
+    assert scene.send(what="again").problem == "outcome-unknown"
+    age(scene, 11)
+    assert scene.send(what="again").outcome == "applied"
+
+
 def test_another_request_under_the_key_is_not_sent(scene: Scene) -> None:
     scene.upstream.next(cut())
     scene.send(what="again")
@@ -313,6 +366,21 @@ def test_a_take_over_is_judged_under_the_locks(
     row = scene.row()
     assert row is not None
     assert row["attempt"] == (made.attempt if expected == "taken" else judged)
+
+
+def test_a_take_over_counts_from_when_the_key_was_first_given_back(scene: Scene) -> None:
+    scene.upstream.next(cut())
+    scene.send(what="again")
+    made, judged = as_command(scene)
+    sql = (
+        "insert into gateway.given_back select tenant, key_digest, admitted_at - interval '{} s',"
+        f" gateway.clock() from gateway.commands where key = '{scene.key()}'"
+        " on conflict (tenant, key_digest) do update set first_sent_at = excluded.first_sent_at"
+    )
+    execute(scene.stack.database, sql.format(600))
+    assert take_over(scene, made, judged) == "refused"
+    execute(scene.stack.database, sql.format(500))
+    assert take_over(scene, made, judged) == "taken"
 
 
 def test_what_took_over_is_never_given_back(scene: Scene) -> None:

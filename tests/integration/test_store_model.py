@@ -304,7 +304,7 @@ ONE = st.one_of(
     st.tuples(st.just("admit"), BATCH),
     st.tuples(st.just("again"), PICK),
     st.tuples(st.just("settle"), PICK, STATUS, st.booleans()),
-    st.tuples(st.just("release"), PICK),
+    st.tuples(st.just("release"), PICK, st.booleans()),
     st.tuples(st.just("hold"), PICK, EVIDENCE),
     st.tuples(st.just("resolve"), PICK, st.booleans()),
     st.tuples(st.just("issue"), ENTITY),
@@ -363,9 +363,9 @@ class StoreMachine(RuleBasedStateMachine):
         self._do(self._settle(pick, status, keep))
 
     @precondition(lambda self: self.sent)
-    @rule(pick=PICK)
-    def release(self, pick: int) -> None:
-        self._do(self._release(pick))
+    @rule(pick=PICK, heard=st.booleans())
+    def release(self, pick: int, heard: bool) -> None:
+        self._do(self._release(pick, heard))
 
     @precondition(lambda self: self.sent)
     @rule(pick=PICK, evidence=EVIDENCE)
@@ -557,7 +557,7 @@ class StoreMachine(RuleBasedStateMachine):
         chosen = self._pick_sent(pick)
         return chosen and Finish(Settle(chosen, response(status), keep))
 
-    def _release(self, pick: int) -> Finish | None:
+    def _release(self, pick: int, heard: bool) -> Finish | None:
         """Only what never was held: an executor has one outcome per attempt."""
         chosen = self._pick_sent(pick)
         if chosen is None or any(
@@ -565,7 +565,7 @@ class StoreMachine(RuleBasedStateMachine):
             for row in self.model.audit
         ):
             return None
-        return Finish(Release(chosen, "status 429"))
+        return Finish(Release(chosen, "status 429" if heard else "refused", heard))
 
     def _hold(self, pick: int, evidence: Response | None) -> Finish | None:
         chosen = self._pick_sent(pick)

@@ -84,6 +84,8 @@ class Model:
     rows: dict[CommandKey, Row] = field(default_factory=dict)
     audit: list[AuditRow] = field(default_factory=list)
     watched: dict[CommandKey, Watched] = field(default_factory=dict)
+    given_back: dict[CommandKey, int] = field(default_factory=dict)
+    """When a key was first sent that was given back though its upstream had heard of it; ms."""
     told: set[tuple[int, bytes, UUID | None, bool]] = field(default_factory=set)
     """What was reported and could not decide; a repeat of it leaves nothing."""
 
@@ -153,9 +155,11 @@ class Model:
 
     def _known(self, row: Row, command: Command, *, hide: bool) -> Known:
         same = _same(row.command, command)
+        state = row.state(self.now_ms)
+        again = row.command.unknown == "resend" and state == "unknown"
         return Known(
             attempt=row.command.attempt,
-            state=row.state(self.now_ms),
+            state=state,
             same=same,
             remaining_ms=row.deadline_ms - self.now_ms,
             status=row.status,
@@ -163,7 +167,7 @@ class Model:
             settled_by=row.settled_by,
             evidence_status=row.evidence.status if row.evidence else None,
             unknown=row.command.unknown,  # type: ignore[arg-type]
-            age_ms=self.now_ms - row.admitted_ms,
+            age_ms=self.now_ms - (self._first_sent_ms(row) if again else row.admitted_ms),
             upstream_key=row.command.upstream_key,
             account_same=row.command.upstream_digest == command.upstream_digest,
         )
@@ -216,6 +220,8 @@ class Model:
         row = self._unsettled(release.command)
         if row is None or row.held or row.earlier:
             return False
+        if release.heard:
+            self._give_back(row)
         self._forget(row.command)
         self._note(row.command, "released")
         return True
@@ -244,6 +250,7 @@ class Model:
             row.settled_by, row.settled_ms = by, self.now_ms
             self._free(row.command)
         else:
+            self._give_back(row)
             self._forget(row.command)
         self._note(row.command, "resolved")
         self.watched.pop(_key(command), None)
@@ -272,7 +279,7 @@ class Model:
             or first.upstream_key is None
             or not _same(first, command)
             or first.upstream_digest != command.upstream_digest
-            or self.now_ms - row.admitted_ms >= (command.resend_within_ms or 0)
+            or self.now_ms - self._first_sent_ms(row) >= (command.resend_within_ms or 0)
             or len(row.earlier) >= 16
         ):
             return "refused"
@@ -390,6 +397,13 @@ class Model:
             return None
         known = (row.command.attempt, *(row.earlier if also_earlier else ()))
         return row if command.attempt in known else None
+
+    def _give_back(self, row: Row) -> None:
+        if row.command.upstream_key is not None:
+            self.given_back[_key(row.command)] = self._first_sent_ms(row)
+
+    def _first_sent_ms(self, row: Row) -> int:
+        return min(row.admitted_ms, self.given_back.get(_key(row.command), row.admitted_ms))
 
     def _forget(self, command: Command) -> None:
         del self.rows[_key(command)]

@@ -19,7 +19,8 @@ class Bounds:
     it got, lease or no lease, and somebody else under one that nobody was given; with ``beats``
     they send heartbeats too. ``lost``: answers of the database may be lost, and statements take
     effect late. ``looks``: status queries at once. ``wrong``: an operator may say anything.
-    ``conflict_to_all``: the upstream may call a key in use to a first request as well, while its
+    ``remembers_acts``: the upstream counts its memory of a key anew when it acts, else from when it
+    first heard of it. ``conflict_to_all``: the upstream may call a key in use to a first request as well, while its
     socket is read on, else only to one that came later.
     """
 
@@ -34,6 +35,7 @@ class Bounds:
     looks: int = 0
     wrong: bool = False
     conflict_to_all: bool = False
+    remembers_acts: bool = False
     terms: Terms = DEFAULT
 
     @property

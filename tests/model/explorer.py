@@ -192,7 +192,7 @@ def _slim(call: Call) -> Call:
         case "head" | "sent":
             return call._replace(judged=NOBODY, fence=0)
         case "release":
-            return Call("release", call.key, 0, call.attempt, 0, call.doubt)
+            return Call("release", call.key, 0, call.attempt, 0, call.doubt, heard=call.heard)
         case _:
             return Call(call.phase, call.key, 0, call.attempt)
 

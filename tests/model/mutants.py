@@ -88,6 +88,11 @@ class LongWindow(Rules):
         super().__init__(replace(terms, within=terms.memory + 3), entity_of, mode)
 
 
+class WindowRestarts(Rules):
+    def age_at_admission(self, given_back: int) -> int:
+        return 0
+
+
 class TakesAnyOver(Rules):
     """No compare-and-set, and no look at the deadline."""
 
@@ -176,6 +181,7 @@ MUTANTS = (
     Mutant("one negative proves absence", "probe", "G1", rules=OneNegative),
     Mutant("two negatives at once prove absence", "probe", "G1", rules=NegativesAtOnce),
     Mutant("resend without the window", "resend", "G1", rules=LongWindow),
+    Mutant("begin the window anew at a re-admission", "resend", "G1", rules=WindowRestarts),
     Mutant("take over without compare-and-set", "resend", "G", rules=TakesAnyOver),
     Mutant(
         "release an attempt that took over", "resend", "G1", ResendProvesNothing, ReleasesTakenOver

@@ -71,8 +71,8 @@ DEFAULT = Terms()
 
 
 class Row(NamedTuple):
-    """One command. ``deadline``: ticks to it, negative behind it. ``age``: since it was first
-    admitted, at most ``within``. ``held``: that it is unknown was recorded by its attempt."""
+    """One command. ``deadline``: ticks to it, negative behind it. ``age``: since its key was first
+    sent, at most ``within``. ``held``: that it is unknown was recorded by its attempt."""
 
     attempt: int
     earlier: tuple[int, ...] = ()
@@ -109,12 +109,15 @@ class Watched(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The database: entities and leases by entity, rows and watched by key."""
+    """The database: entities and leases by entity, rows and watched by key; and how long ago the
+    key was first sent that was given back though the upstream had heard of it, until its command is
+    settled."""
 
     entities: tuple[Entity, ...]
     rows: tuple[Row | None, ...]
     watched: tuple[Watched | None, ...]
     leases: tuple[Lease | None, ...]
+    given_back: tuple[int, ...]
 
 
 Phase = Literal[
@@ -135,7 +138,8 @@ Phase = Literal[
 
 class Call(NamedTuple):
     """What one gateway is doing. ``age``: ticks since before its admit left, at most ``last``.
-    ``doubt``: an answer of the admit, or of the take-over, was lost. ``resent``: it took over."""
+    ``doubt``: an answer of the admit, or of the take-over, was lost. ``resent``: it took over.
+    ``heard``: where that counts, the upstream has refused it, and so may know its key."""
 
     phase: Phase
     key: int
@@ -145,6 +149,7 @@ class Call(NamedTuple):
     doubt: bool = False
     resent: bool = False
     judged: int = NOBODY
+    heard: bool = False
 
 
 class Request(NamedTuple):
@@ -167,6 +172,7 @@ class Ghost(NamedTuple):
     fence: int
     attempt: int
     judged: int = NOBODY
+    heard: bool = False
 
 
 class Look(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from gateway.core.decide import Decision, Forward, Lapsed, TakeOver
 from gateway.core.model import Stage
-from gateway.core.settle import Outcome
+from gateway.core.settle import NotExecuted, Outcome
 from tests.model.bounds import Bounds, Event, Step
 from tests.model.judging import decided, end_of, of_resent, outcome, read_probe
 from tests.model.state import (
@@ -42,7 +42,6 @@ class Steps(Workers):
         self.terms = bounds.terms
         self.rules = rules(bounds.terms, bounds.entity_of, bounds.mode)
 
-        self._memory = 0 if bounds.mode == "resend" else NOBODY
 
     # Rules of the gateway, the worker and the operator.
 
@@ -184,6 +183,8 @@ class Steps(Workers):
                 epoch=replaced(truth.epoch, key, 1 - truth.epoch[key]),
                 acted=replaced(truth.acted, key, False),
             )
+        if self.bounds.mode == "resend" and truth.memory[key] == NOBODY:
+            truth = truth._replace(memory=replaced(truth.memory, key, 0))
         arrived = max(truth.arrived[entity], call.fence)
         truth = truth._replace(arrived=replaced(truth.arrived, entity, arrived))
         request = Request(call.attempt, key, epoch=truth.epoch[key])
@@ -197,8 +198,8 @@ class Steps(Workers):
         )
 
     def _knows(self, world: World, key: int) -> bool:
-        """Whether the upstream takes a request of this key for one that it knows: it remembers what
-        it did, or is still at it."""
+        """Whether the upstream takes a request of this key for one that it knows: it remembers that
+        it heard of it, or is still at it."""
         return world.truth.memory[key] != NOBODY or any(
             each.key == key and not each.done and each.left != 0 for each in world.requests
         )
@@ -246,7 +247,9 @@ class Steps(Workers):
             yield f"{_a(call.attempt)} is answered {status}", after, None
 
     def _end(self, call: Call, found: Outcome) -> Call:
-        return call._replace(phase=end_of(self.judged(call, found)))
+        judged = self.judged(call, found)
+        heard = self.bounds.mode == "resend" and isinstance(judged, NotExecuted)
+        return call._replace(phase=end_of(judged), heard=heard)
 
     def _closed(self, world: World, at: int, then: Call | None, *, gone: bool = False) -> World:
         """Nobody reads any more; what has had its effect is over, else it may for a while.
@@ -273,7 +276,8 @@ class Steps(Workers):
         else:
             then = call._replace(phase="abandon") if kind == "release" and call.doubt else None
         does = {"hold-read": "hold", "abandon": "release", "abandon-take": "hold"}.get(kind, kind)
-        ghost = Ghost(does, call.key, call.fence, call.attempt)  # type: ignore[arg-type]
+        about = (call.key, call.fence, call.attempt, NOBODY, call.heard and does == "release")
+        ghost = Ghost(does, *about)  # type: ignore[arg-type]
         after, event = self._applied(world, ghost)
         yield f"{_a(call.attempt)} records: {does}", _put(after, at, then), event
         if not kind.startswith("abandon"):
@@ -312,7 +316,7 @@ class Steps(Workers):
             case "settle":
                 store = self.rules.settle(store, key, attempt)[0]
             case "release":
-                store = self.rules.release(store, key, attempt)[0]
+                store = self.rules.release(store, key, attempt, ghost.heard)[0]
             case "hold":
                 store = self.rules.hold(store, key, attempt)[0]
         return world._replace(store=store, truth=truth), event
@@ -336,9 +340,14 @@ class Steps(Workers):
                     effects=replaced(truth.effects, key, min(truth.effects[key] + 1, 2)),
                     shown=replaced(truth.shown, key, 0 if self.bounds.looks else NOBODY),
                     acted=replaced(truth.acted, key, self.bounds.mode == "resend"),
-                    memory=replaced(truth.memory, key, self._memory),
+                    memory=replaced(truth.memory, key, self._remembered(truth, key)),
                 )
             yield from self._did(world, each, truth)
+
+    def _remembered(self, truth: Truth, key: int) -> int:
+        """How long ago it heard of the key, or did what it asked: the latter is as long or longer
+        remembered."""
+        return 0 if self.bounds.remembers_acts else truth.memory[key]
 
     def _did(self, world: World, each: Request, truth: Truth) -> Iterator[Step]:
         read = any(c is not None and c.attempt == each.attempt for c in world.calls)

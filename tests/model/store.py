@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 
 def empty(entities: int, keys: int) -> Store:
-    return Store((Entity(),) * entities, (None,) * keys, (None,) * keys, (None,) * entities)
+    return Store(
+        *((Entity(),) * entities, (None,) * keys, (None,) * keys, (None,) * entities),
+        (NOBODY,) * keys,
+    )
 
 
 def replaced(items: tuple[T, ...], at: int, item: T) -> tuple[T, ...]:
@@ -78,6 +81,10 @@ class Rules:
     def is_within(self, row: Row) -> bool:
         return row.age < self.terms.within
 
+    def age_at_admission(self, given_back: int) -> int:
+        """The window of what is admitted under a key that was given back goes on."""
+        return max(given_back, 0)
+
     def absence_counts(self, row: Row, age: int) -> bool:
         return row.deadline + self.terms.settle_delay + age <= 0
 
@@ -114,7 +121,8 @@ class Rules:
             entity = entity._replace(mark=max(entity.mark, fence))
         rows = store.rows
         if inserted:
-            rows = replaced(rows, key, Row(attempt, deadline=self.terms.deadline))
+            age = self.age_at_admission(store.given_back[key])
+            rows = replaced(rows, key, Row(attempt, deadline=self.terms.deadline, age=age))
             entity = entity._replace(open_key=key, open_attempt=attempt)
         return store._replace(rows=rows, entities=replaced(store.entities, at, entity))
 
@@ -132,11 +140,14 @@ class Rules:
             return store, "duplicate"
         return store, "resolved" if row.by in ("resolved", "probe", "report") else "already"
 
-    def release(self, store: Store, key: int, attempt: int) -> tuple[Store, bool]:
+    def release(
+        self, store: Store, key: int, attempt: int, heard: bool = True
+    ) -> tuple[Store, bool]:
         row = store.rows[key]
         if row is None or row.by is not None or not self.may_release(row, attempt):
             return store, False
-        return self._free(self._put(store, key, None), key, row.attempt), True
+        given = self._given_back(store, key, row) if heard else store
+        return self._free(self._put(given, key, None), key, row.attempt), True
 
     def hold(self, store: Store, key: int, attempt: int) -> tuple[Store, bool]:
         row = store.rows[key]
@@ -159,7 +170,8 @@ class Rules:
             return store, state
         if not executed and not self.has_passed_settle_delay(row):
             return store, "too-early"
-        done = self._put(store, key, _settled(row, by) if executed else None)
+        given = store if executed else self._given_back(store, key, row)
+        done = self._put(given, key, _settled(row, by) if executed else None)
         done = done._replace(watched=replaced(done.watched, key, None))
         return self._free(done, key, judged), "resolved"
 
@@ -282,6 +294,10 @@ class Rules:
             tuple(row and self.later(row) for row in store.rows),
             tuple(each and self._watched_later(each) for each in store.watched),
             tuple(each and each._replace(left=max(each.left - 1, 0)) for each in store.leases),
+            tuple(
+                each if each == NOBODY else min(each + 1, self.terms.within)
+                for each in store.given_back
+            ),
         )
 
     def later(self, row: Row) -> Row | None:
@@ -299,7 +315,16 @@ class Rules:
         return watched._replace(busy=max(watched.busy - 1, 0), absent=absent)
 
     def _put(self, store: Store, key: int, row: Row | None) -> Store:
+        if row is not None and row.by is not None:
+            store = store._replace(given_back=replaced(store.given_back, key, NOBODY))
         return store._replace(rows=replaced(store.rows, key, row))
+
+    def _given_back(self, store: Store, key: int, row: Row) -> Store:
+        """Only where it counts: the key of what is sent again."""
+        if self.mode != "resend":
+            return store
+        first = max(store.given_back[key], row.age)
+        return store._replace(given_back=replaced(store.given_back, key, first))
 
     def _free(self, store: Store, key: int, attempt: int) -> Store:
         at = self.entity_of[key]

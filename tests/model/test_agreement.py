@@ -37,7 +37,7 @@ LONG_MS = 1_000_000_000
 
 TABLES = "select gateway.clock() as now, " + ", ".join(
     f"(select coalesce(array_agg(r), '{{}}') from gateway.{table} r where r.tenant = $1) as {table}"
-    for table in ("commands", "entities", "job_leases", "watched")
+    for table in ("commands", "entities", "job_leases", "watched", "given_back")
 )
 
 KEY = st.integers(0, len(ENTITY_OF) - 1)
@@ -48,6 +48,7 @@ STEP = st.one_of(
     st.tuples(st.just("admit_again"), PICK),
     st.tuples(st.just("settle"), PICK),
     st.tuples(st.just("release"), PICK),
+    st.tuples(st.just("release_unheard"), PICK),
     st.tuples(st.just("hold"), PICK),
     st.tuples(st.just("conclude"), PICK, st.booleans()),
     st.tuples(st.just("take_over"), PICK, st.sampled_from([-1, 0, 0, 0, 1])),
@@ -108,6 +109,9 @@ class Pair:
 
     def release(self, pick: int) -> tuple[object, object]:
         return self._finish(pick, lambda c: Release(c, "status 429"), "release")
+
+    def release_unheard(self, pick: int) -> tuple[object, object]:
+        return self._finish(pick, lambda c: Release(c, "refused", heard=False), "release", False)
 
     def hold(self, pick: int) -> tuple[object, object]:
         return self._finish(pick, lambda c: Hold(c, "no answer", None), "hold")
@@ -238,13 +242,13 @@ class Pair:
         return real, expected
 
     def _finish(
-        self, pick: int, end: Callable[[Command], Settle | Release | Hold], name: str
+        self, pick: int, end: Callable[[Command], Settle | Release | Hold], name: str, *about: Any
     ) -> tuple[object, object]:
         if not self.admits:
             return None, None
         c = _pick(self.admits, pick)
         (real,) = self.run(getattr(CommandStore(self.bench.database), name), [end(c)])
-        self.model, expected = getattr(self.rules, name)(self.model, _key(c), _number(c))
+        self.model, expected = getattr(self.rules, name)(self.model, _key(c), _number(c), *about)
         return real, expected
 
     # The tables.
@@ -260,10 +264,12 @@ class Pair:
 
         keys = {digest(f"k{key}"): key for key in range(len(ENTITY_OF))}
         rows: list[Row | None] = [None] * len(ENTITY_OF)
+        given_back = {row["key_digest"]: row["first_sent_at"] for row in read("given_back")}
         for row in read("commands"):
             open_row = row["settled_by"] is None
             least = -TERMS.settle_delay - (TERMS.look if self.mode == "probe" else 0)
-            age = min(-ticks(row["admitted_at"]), TERMS.within) if self.mode == "resend" else 0
+            first = min(row["admitted_at"], given_back.get(row["key_digest"], row["admitted_at"]))
+            age = min(-ticks(first), TERMS.within) if self.mode == "resend" else 0
             rows[keys[row["key_digest"]]] = Row(
                 row["attempt"].int - 1,
                 tuple(each.int - 1 for each in row["earlier"] or ()),
@@ -273,6 +279,8 @@ class Pair:
                 row["settled_by"],
             )
         assert tuple(rows) == self.model.rows
+        if self.mode == "resend":
+            self._compare_given_back(read("given_back"), keys, ticks)
         entities = [Entity(), Entity()]
         for row in read("entities"):
             key = keys.get(row["open_key"], NOBODY)
@@ -289,6 +297,16 @@ class Pair:
         assert tuple(leases) == self.model.leases
         if self.mode == "probe":
             self._compare_watched(read("watched"), keys, ticks)
+
+    def _compare_given_back(self, found: list[Any], keys: dict[bytes, int], ticks: Any) -> None:
+        """Of settled commands it is still there, and nobody asks."""
+        given = [NOBODY] * len(ENTITY_OF)
+        for row in found:
+            key = keys[row["key_digest"]]
+            known = self.model.rows[key]
+            if known is None or known.by is None:
+                given[key] = min(-ticks(row["first_sent_at"]), TERMS.within)
+        assert tuple(given) == self.model.given_back
 
     def _compare_watched(self, rows: list[Any], keys: dict[bytes, int], ticks: Any) -> None:
         found: list[Watched | None] = [None] * len(ENTITY_OF)

@@ -70,3 +70,9 @@ def test_a_key_in_use_settles_nothing_even_when_the_first_is_told() -> None:
     found = explore(replace(SCENARIOS["resend"], conflict_to_all=True), at_most=ENOUGH)
     print(found)
     assert not found.violations, str(found)
+
+
+def test_an_upstream_that_counts_from_when_it_acted_gets_no_second_effect_either() -> None:
+    found = explore(replace(SCENARIOS["resend"], remembers_acts=True), at_most=ENOUGH)
+    print(found)
+    assert not found.violations, str(found)

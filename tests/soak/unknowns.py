@@ -210,9 +210,30 @@ UNKNOWNS = [
     Mutant(
         _OUTCOMES,
         "a command is sent again only while the upstream remembers its key",
-        "       or v_row.admitted_at + p_within_ms * interval '1 millisecond' <= v_now\n",
-        "",
+        "          + p_within_ms * interval '1 millisecond' <= v_now\n",
+        "          is null\n",
         (f"{_RESEND}test_a_take_over_is_judged_under_the_locks",),
+    ),
+    Mutant(
+        _OUTCOMES,
+        "what was given back does not begin its window anew",
+        "gateway.first_sent(p_tenant, p_key_digest, v_row.admitted_at)",
+        "v_row.admitted_at",
+        (f"{_RESEND}test_a_take_over_counts_from_when_the_key_was_first_given_back",),
+    ),
+    Mutant(
+        "gateway/proxy/execute.py",
+        "what never reached the upstream begins no window",
+        "outcome.fault, lost_until, heard=False",
+        "outcome.fault, lost_until, heard=True",
+        (f"{_RESEND}test_what_the_upstream_never_heard_of_counts_for_no_window",),
+    ),
+    Mutant(
+        "gateway/proxy/execute.py",
+        "a refusal shows that the upstream has heard of the key",
+        "self._release(call, why, lost_until, heard=True)",
+        "self._release(call, why, lost_until, heard=False)",
+        (f"{_RESEND}test_the_window_counts_from_the_first_send_that_the_upstream_heard_of",),
     ),
     Mutant(
         "gateway/proxy/call.py",

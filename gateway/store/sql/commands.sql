@@ -20,7 +20,7 @@ select gateway.settle_unmatched($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $1
 
 -- name: release
 -- guard: the attempt's own uuid, not settled, and taken over from none.
-select released from gateway.release($1, $2, $3, $4, $5) order by ord;
+select released from gateway.release($1, $2, $3, $4, $5, $6) order by ord;
 
 -- name: hold
 -- guard: the attempt's own uuid, not settled, and not held before.

@@ -30,6 +30,10 @@ select gateway.forget_job_keys($1, $2) as gone;
 -- guard: nobody has asked about it for a day, and it is settled or gone.
 select last_tenant, last_digest from gateway.forget_watched($1, $2, $3);
 
+-- name: given_back
+-- guard: expired.
+select gateway.forget_given_back($1) as gone;
+
 -- name: touch
 -- guard: an entity of an unfinished job; only its time of touch rises.
 select last_tenant, last_job from gateway.touch_job_entities($1, $2, $3);
