@@ -23,6 +23,7 @@ from gateway.core.decide import (
 from gateway.core.issuing import EntityLeased
 from gateway.core.model import Fault, Response
 from gateway.core.problems import Member, Problem
+from gateway.core.recheck import RECHECK_S
 from gateway.core.settle import NotSent, Unknown
 
 __all__ = [
@@ -49,9 +50,6 @@ Refusal = (
     | Lapsed
     | Repeat
 )
-
-_RECHECK_S = 30
-"""Seconds until asking again for an unknown outcome helps: a person or late bytes decide it."""
 
 # RFC 9209 §2.3; what has no type of its own there is a connection that ended.
 _PROXY_ERRORS: dict[Fault, str] = {
@@ -86,8 +84,9 @@ _WORDS: dict[SettledBy, str] = {
 """On whose word a command is executed that got no answer."""
 
 
-def refusal(decision: Refusal) -> Problem:
-    """The answer to a decision that forwards and replays nothing; a wait that is over included."""
+def refusal(decision: Refusal, again_s: int = RECHECK_S) -> Problem:
+    """The answer to a decision that forwards and replays nothing; a wait that is over included.
+    ``again_s``: until asking again for an unknown outcome helps."""
     match decision:
         case RejectStale() | RejectNotHeld():
             return _fence(decision)
@@ -96,7 +95,7 @@ def refusal(decision: Refusal) -> Problem:
         case RejectNotRetained():
             return _not_retained(decision)
         case RejectUnknown():
-            return _unknown_again(decision)
+            return _unknown_again(decision, again_s)
         case WaitForKey(remaining_ms):
             return Problem(
                 "in-flight",
@@ -108,7 +107,7 @@ def refusal(decision: Refusal) -> Problem:
                 "entity-unresolved",
                 "Wait until the outcome of the entity's earlier command is resolved: it is "
                 "unknown, and this one must not overtake it.",
-                retry_after_s=_RECHECK_S,
+                retry_after_s=RECHECK_S,
                 members={"blocked_by": {"key": other.key, "state": other.state}},
             )
         case WaitForEntity(other):
@@ -173,7 +172,7 @@ def entity_leased(found: EntityLeased) -> Problem:
         "entity-leased",
         f"Ask again later: job {found.job} holds the entity, and a fence now would take it away.",
         # A lease may be renewed, so its end is a guess; half a minute is the usual heartbeat twice.
-        retry_after_s=max(1, min(math.ceil(found.remaining_ms / 1000), _RECHECK_S)),
+        retry_after_s=max(1, min(math.ceil(found.remaining_ms / 1000), RECHECK_S)),
         members={"job": str(found.job), "remaining_ms": found.remaining_ms},
     )
 
@@ -183,7 +182,7 @@ def rows_lost(reason: str) -> Problem:
     return Problem(
         "rows-lost",
         f"Repeat the same request later: nothing was sent for this request, because {reason}.",
-        retry_after_s=_RECHECK_S,
+        retry_after_s=RECHECK_S,
     )
 
 
@@ -210,8 +209,9 @@ def no_answer(outcome: Unknown) -> Problem:
     )
 
 
-def outcome_unknown(outcome: Unknown) -> Problem:
-    """The first answer to a command whose outcome became unknown just now."""
+def outcome_unknown(outcome: Unknown, again_s: int = RECHECK_S) -> Problem:
+    """The first answer to a command whose outcome became unknown just now. ``again_s``: until
+    asking again helps."""
     evidence = outcome.evidence
     if evidence is None:
         return Problem(
@@ -220,7 +220,7 @@ def outcome_unknown(outcome: Unknown) -> Problem:
             "answer came. Ask again with the same key, or have it resolved.",
             sent=outcome.sent,
             error=_PROXY_ERRORS[outcome.fault] if outcome.fault else "http_response_timeout",
-            retry_after_s=_RECHECK_S,
+            retry_after_s=again_s,
         )
     return Problem(
         "outcome-unknown",
@@ -229,7 +229,7 @@ def outcome_unknown(outcome: Unknown) -> Problem:
         "resolved.",
         sent="yes",
         error="",
-        retry_after_s=_RECHECK_S,
+        retry_after_s=again_s,
         received_status=evidence.status,
         members={"upstream": _evidence(evidence)},
     )
@@ -275,7 +275,7 @@ def _not_retained(decision: RejectNotRetained) -> Problem:
     )
 
 
-def _unknown_again(decision: RejectUnknown) -> Problem:
+def _unknown_again(decision: RejectUnknown, again_s: int) -> Problem:
     status = decision.evidence_status
     members: dict[str, Member] = dict(_compared(decision.compared))
     if status is not None:
@@ -285,7 +285,7 @@ def _unknown_again(decision: RejectUnknown) -> Problem:
         "Do not send this command under another key: an earlier attempt may have been executed. "
         "Ask again later with the same key, or have it resolved.",
         sent="yes" if status is not None else "unknown",
-        retry_after_s=_RECHECK_S,
+        retry_after_s=again_s,
         received_status=status,
         members=members,
     )

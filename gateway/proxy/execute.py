@@ -35,6 +35,7 @@ from gateway.core.decide import (
 )
 from gateway.core.model import Exchange
 from gateway.core.problems import Problem
+from gateway.core.recheck import after_attempt, until_asked
 from gateway.core.settle import (
     Answered,
     NotExecuted,
@@ -77,6 +78,7 @@ class Asking(Protocol):
     """``gateway.proxy.prober.Prober``, as far as a caller's own request needs it."""
 
     async def ask(self, command: Command, judged: UUID) -> bool: ...
+    async def due_s(self, command: Command) -> int | None: ...
 
 
 @dataclass(slots=True)
@@ -177,6 +179,9 @@ class Executor:
             case Probe(judged):
                 if await self.prober.ask(call.command, judged):
                     return None
+                due_s = await self.prober.due_s(call.command)
+                problem = refusal(decision.otherwise, until_asked(due_s))
+                return self._problem(call, problem, "unknown")
             case TakeOver(judged, key):
                 again = call.resend(key)
                 until = limits.first_byte - _ADMIT_MARGIN_S
@@ -290,7 +295,8 @@ class Executor:
                 held = self.background.spawn(self._hold(call, hold))
                 self._read_on(call, transfer, held)
                 await self._until(limits, held)
-                return self._problem(call, outcome_unknown(outcome), "unknown")
+                again_s = after_attempt(call.rules, resent=call.resent)
+                return self._problem(call, outcome_unknown(outcome, again_s), "unknown")
             case _:
                 assert_never(outcome)
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from gateway.core.command import Command
 from gateway.core.evidence import PROBE_LIMIT, Judged, Probed, judge
 from gateway.core.model import Exchange, Headers, ProbeRules, Response
+from gateway.core.recheck import ASKING_S
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe import log
 from gateway.proxy.background import Background
@@ -65,6 +66,7 @@ class Looking(Protocol):
         self, asks: Mapping[str, bytes], limit: int, room: int, busy_ms: int
     ) -> list[Due]: ...
     async def ask_now(self, command: Command, judged: UUID, busy_ms: int) -> Due | None: ...
+    async def due_s(self, command: Command, asking_s: int) -> int | None: ...
     async def probed(
         self, due: Due, judged: Judged, interval_s: int, answer: Response | None
     ) -> Probed: ...
@@ -139,6 +141,14 @@ class Prober:
             return False
         # Detached: a caller that hangs up must not leave the command taken.
         return due is not None and await self._looks.spawn(self._look(due)) == "resolved"
+
+    async def due_s(self, command: Command) -> int | None:
+        """Seconds until a command is asked about next, or whoever asks now has been answered;
+        ``None`` where that is not known."""
+        try:
+            return await self._store.due_s(command, ASKING_S)
+        except (StoreUnavailable, AnswerLost):
+            return None
 
     async def look(self) -> bool:
         """One look; whether there is more to do at once. Raises as the store does."""

@@ -125,6 +125,14 @@ class UnknownStore:
         )
         return _due(rows[0]) if rows else None
 
+    async def due_s(self, command: Command, asking_s: int) -> int | None:
+        """Seconds until a command is asked about next; ``asking_s`` while somebody asks. ``None``:
+        it is not on the list."""
+        rows = await self._database.fetch(
+            _SQL["due_s"], command.tenant, command.key_digest, asking_s
+        )
+        return rows[0][0] if rows else None
+
     async def probed(
         self, due: Due, judged: Judged, interval_s: int, answer: Response | None
     ) -> Probed:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.kit.client import Reply, assert_problem
 from tests.kit.db import Server, execute
-from tests.kit.gateway import Scene, Stack, gateway, policy, stack
+from tests.kit.gateway import Scene, Stack, gateway, policy, rows, stack
 from tests.kit.upstream import Answer, Gate, Recorded, cut, gated, respond
 
 ASKED = """
@@ -39,7 +39,11 @@ SHOWN = ASKED.replace("asked", "shown").replace("interval_s = 1", "interval_s = 
 
 PATIENT = ASKED.replace("asked", "patient").replace("settle_delay_s = 1", "settle_delay_s = 600")
 
-COMMANDS = (ASKED, SHOWN, PATIENT)
+RARE = PATIENT.replace("patient", "rare").replace("interval_s = 1", "interval_s = 3600")
+
+SOON = PATIENT.replace("patient", "soon").replace("interval_s = 1", "interval_s = 20")
+
+COMMANDS = (ASKED, SHOWN, PATIENT, RARE, SOON)
 
 FOUND = b'{"data":[{"id":"ch_1"}]}'
 NONE = b'{"data":[]}'
@@ -94,6 +98,18 @@ def wait_for_probes(scene: Scene, n: int) -> None:
         assert time.monotonic() < until
 
 
+def wait_for_background(scene: Scene) -> None:
+    """Until the background has asked for the first time, and nobody is asking now."""
+    until = time.monotonic() + 20
+    sql = (
+        "select from gateway.watched join gateway.commands using (tenant, key_digest)"
+        " where key = $1 and tries > 0 and busy_until <= gateway.clock()"
+        " and due_at > gateway.clock()"
+    )
+    while not rows(scene.stack.database, sql, scene.key()):
+        assert time.monotonic() < until
+
+
 def answering(
     scene: Scene, post: Answer, get: Callable[[], Answer]
 ) -> Callable[[Recorded], Answer | None]:
@@ -112,11 +128,12 @@ def says(body: bytes, status: int = 200) -> Answer:
     return respond(status, body, [("Content-Type", "application/json")], effect=False)
 
 
-def lost(scene: Scene, get: Callable[[], Answer], **more: Any) -> None:
+def lost(scene: Scene, get: Callable[[], Answer], **more: Any) -> Reply:
     """Send a command whose answer is lost; probes are then answered by ``get``."""
     scene.upstream.script = answering(scene, cut(), get)
     reply = scene.send(**more)
     assert_problem(reply, "outcome-unknown", outcome="unknown", sent="yes", waits=True)
+    return reply
 
 
 def assert_executed(reply: Reply, by: str) -> None:
@@ -191,6 +208,28 @@ def test_one_negative_proves_nothing_and_is_answered_as_unknown(alone: Scene) ->
     assert alone.state() == "unknown"
 
 
+def test_retry_after_says_when_the_upstream_is_asked_next(scene: Scene) -> None:
+    first = lost(scene, lambda: says(NONE), what="soon")
+    assert first.one("Retry-After") == "5"  # the background soon asks by itself
+    wait_for_background(scene)
+    reply = scene.send(what="soon")
+    assert_problem(reply, "outcome-unknown", outcome="unknown", waits=True)
+    (row,) = rows(
+        scene.stack.database,
+        "select ceil(extract(epoch from due_at - gateway.clock()))::int as left, tries"
+        " from gateway.watched join gateway.commands using (tenant, key_digest) where key = $1",
+        scene.key(),
+    )
+    said = int(reply.one("Retry-After") or 0)
+    assert min(row["left"], 30) <= said <= min(20 * 2 ** (row["tries"] - 1), 30)
+
+
+def test_retry_after_is_bounded_where_the_next_query_is_far_off(scene: Scene) -> None:
+    lost(scene, lambda: says(NONE), what="rare")
+    wait_for_background(scene)
+    assert scene.send(what="rare").one("Retry-After") == "30"
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -222,6 +261,7 @@ def test_one_asks_at_a_time_about_a_command(scene: Scene) -> None:
     for _ in range(3):
         reply = scene.send(what="patient")
         assert_problem(reply, "outcome-unknown", outcome="unknown", waits=True)
+        assert reply.one("Retry-After") == "5"  # by when whoever asks has been answered
     assert len(probes(scene)) == 1
     gate.release()
     scene.wait_for_state("settled")

@@ -85,6 +85,14 @@ def test_what_says_nothing_final_leaves_it_unknown(scene: Scene, answer: Answer)
     assert len({each.one("X-Reference") for each in scene.upstream.requests}) == 1
 
 
+def test_retry_after_is_short_behind_the_first_attempt_and_longer_behind_a_repeat(
+    scene: Scene,
+) -> None:
+    scene.upstream.next(cut(), respond(409, b"in use"))
+    assert scene.send(what="again").one("Retry-After") == "5"
+    assert scene.send(what="again").one("Retry-After") == "30"
+
+
 def test_what_cannot_be_sent_again_now_leaves_it_unknown(scene: Scene) -> None:
     scene.upstream.next(cut())
     scene.send(what="again")

@@ -450,6 +450,9 @@ class FakeStore:
         """A prober that can reach no upstream."""
         return False
 
+    async def due_s(self, command: Command) -> int | None:
+        return None
+
     async def ready(
         self, keys: Sequence[CommandKey], entities: Sequence[EntityKey]
     ) -> tuple[list[int], list[int]]:

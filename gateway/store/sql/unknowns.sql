@@ -20,6 +20,14 @@ select tenant, key_digest, attempt, policy, entity, target, asked_at
 select tenant, key_digest, attempt, policy, entity, target, asked_at
   from gateway.ask_now($1, $2, $3, $4, $5, $6);
 
+-- name: due_s
+-- guard: none, it only reads. $3: the seconds to say while somebody is asking.
+select case when w.busy_until > n.now then $3::int
+            else ceil(extract(epoch from w.due_at - n.now))::int end
+  from gateway.watched w
+ cross join (select gateway.clock() as now offset 0) n
+ where w.tenant = $1 and w.key_digest = $2;
+
 -- name: probed
 -- guard: the attempt that was asked about, unsettled, past its deadline; "absent" twice, late enough
 -- and far enough apart (see migrations/0014).
