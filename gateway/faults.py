@@ -52,6 +52,8 @@ POINTS: Mapping[str, Statement | None] = MappingProxyType(
         "release.committed": _COMMITTED,
         "hold.before": _BEFORE,
         "hold.committed": _COMMITTED,
+        "probe.before": _BEFORE,  # a status query was answered, nothing is recorded
+        "probe.committed": _COMMITTED,
         "reply.before": None,  # recorded, and the caller has heard nothing
         "reply.after": None,  # the caller's answer has been written
         # Jobs and fences.

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway import faults
 from gateway.core.command import Command
 from gateway.core.evidence import Judged, Probed
 from gateway.core.headers import encode_lines, recordable
@@ -137,11 +138,13 @@ class UnknownStore:
         self, due: Due, judged: Judged, interval_s: int, answer: Response | None
     ) -> Probed:
         """Record what a probe showed; ``answer``: to be replayed, where it proves *applied*."""
+        faults.reach("probe.before")
         rows = await self._ask.fetch(
             _SQL["probed"],
             *(due.tenant, due.key_digest, due.attempt, judged.verdict, due.asked_at, interval_s),
             *(judged.why, _PRINCIPAL, *_columns(answer)),
         )
+        faults.reach("probe.committed")
         result: Probed = rows[0][0]
         return result
 

@@ -7,7 +7,8 @@ from tests.kit.fleet import fleet, shots
 
 WINDOWS = (
     *("admit.committed", "wait.woken", "send.before", "send.written", "settle.before"),
-    *("settle.committed", "hold.committed", "drain.begun", "claim.committed", "end.committed"),
+    *("settle.committed", "hold.committed", "probe.before", "drain.begun", "claim.committed"),
+    *("end.committed",),
 )
 """The rest, and each of them again and again, are in ``tests/soak``."""
 

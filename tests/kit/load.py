@@ -27,11 +27,11 @@ from tests.kit.upstream import Answer, Gate, Recorded, RecordingUpstream, cut, g
 
 __all__ = ["Counts", "Load", "policies", "script"]
 
-Kind = Literal["plain", "stale", "twins", "busy", "large", "lost", "late"]
+Kind = Literal["plain", "stale", "twins", "busy", "large", "lost", "late", "asked"]
 
 MIX: Sequence[Kind] = (
     *("plain",) * 8,
-    *("stale", "twins", "twins", "busy", "busy", "large", "lost", "late"),
+    *("stale", "twins", "twins", "busy", "busy", "large", "lost", "late", "asked"),
 )
 """What is asked for, in equal shares: half of it ordinary."""
 
@@ -66,10 +66,27 @@ fence = "off"
 timeout_s = 1
 settle_delay_s = 30
 """
+ASKED = """
+name = "asked"
+match = "POST /v1/asked/{account}"
+entity = "asked:{path.account}"
+serial = false
+fence = "off"
+timeout_s = 1
+settle_delay_s = 1
+unknown = "probe"
+
+[commands.probe]
+request = "GET /v1/found?key={key}"
+applied = { status = [200], where = "/found", items = "some" }
+absent = { status = [200], where = "/found", items = "none" }
+interval_s = 1
+replay = true
+"""
 
 
 def policies(url: str) -> list[str]:
-    return [policy(url, PAY, LOOSE)]
+    return [policy(url, PAY, LOOSE, ASKED)]
 
 
 def script() -> Callable[[Recorded], Answer | None]:
@@ -77,12 +94,14 @@ def script() -> Callable[[Recorded], Answer | None]:
     seen: Counter[bytes] = Counter()
 
     def answer(request: Recorded) -> Answer | None:
+        if request.method == b"GET":
+            return found(request.target.rpartition(b"=")[2])
         key, kind = request.one("X-Key") or b"", request.one("X-Kind")
-        seen[key] += 1
+        seen[key] += request.complete
         match kind:
             case b"busy" if seen[key] == 1:
                 return respond(429, b"{}")
-            case b"lost":
+            case b"lost" | b"asked":
                 return cut()
             case b"late":
                 gate = Gate()
@@ -90,6 +109,11 @@ def script() -> Callable[[Recorded], Answer | None]:
                 return gated(gate)
             case _:
                 return None
+
+    def found(key: bytes) -> Answer:
+        """A status query: whether the command of this key was done."""
+        listed = b'"%b"' % key if seen[key] else b""
+        return respond(200, b'{"found":[%b]}' % listed, effect=False)
 
     return answer
 
@@ -105,11 +129,15 @@ class Wish:
 
     @property
     def serial(self) -> bool:
-        return self.kind not in ("lost", "late")
+        return self.kind not in ("lost", "late", "asked")
+
+    @property
+    def place(self) -> str:
+        return "asked" if self.kind == "asked" else "loose"
 
     @property
     def entity(self) -> str:
-        return f"account:{self.account}" if self.serial else f"loose:{self.account}"
+        return f"account:{self.account}" if self.serial else f"{self.place}:{self.account}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +201,7 @@ class Load:
             account = f"{chance.randrange(SERIAL_ENTITIES)}"
             fence = self._fences[account]
             match kind:
-                case "lost" | "late":
+                case "lost" | "late" | "asked":
                     account = f"{number}"
                 case "stale":
                     fence -= 1
@@ -199,8 +227,9 @@ class Load:
                 before = self.heard.setdefault(wish.key, reply)
                 assert before.body == reply.body, (before, reply)
                 return
-            if reply.problem in ("outcome-unknown", "entity-unresolved"):
-                return
+            unknown = reply.problem == "outcome-unknown"
+            if (unknown and wish.kind != "asked") or reply.problem == "entity-unresolved":
+                return  # what can be asked about is asked for again
             if reply.problem is not None:
                 retry = reply.json()["retry"]
                 waits += retry == "wait"
@@ -213,7 +242,7 @@ class Load:
             *(("X-Fence", str(fence)), ("X-Execution-Fence", str(fence))),
             *(("Content-Type", "application/json"), ("Prefer", "wait=1")),
         ]
-        what = f"accounts/{wish.account}/charges" if wish.serial else f"loose/{wish.account}"
+        what = f"accounts/{wish.account}/charges" if wish.serial else f"{wish.place}/{wish.account}"
         body = b'{"note":"%s"}' % (b"x" * 200_000) if wish.kind == "large" else b'{"amount":1}'
         sent = Caller(url).open("POST", f"/pay/v1/{what}", fields, body)
         self.asked[wish.key] += 1
@@ -248,7 +277,7 @@ class Load:
         settled = sum(row["settled"] for row in stored.values())
         return Counts(
             commands=len(self.wishes),
-            requests=self.upstream.count,
+            requests=sum(each.method != b"GET" for each in self.upstream.requests),
             effects=sum(effects.values()),
             settled=settled,
             unknown=len(stored) - settled,
@@ -269,12 +298,13 @@ class Load:
         if heard is not None:
             assert row is not None, about
             assert (row["status"], row["body"]) == (heard.status, heard.body), about
+        asked = wish.kind == "asked"  # and may be found out between the last answer and this look
         if row is None:
             assert effects == 0, about
-            assert last.problem in ("entity-unresolved", "fence-stale") or last.status == 429, about
+            assert asked or last.problem in ("entity-unresolved", "fence-stale") or last.status == 429, about
         elif row["settled"]:
             assert effects == 1, about
-            healed = wish.kind == "late" and last.problem == "outcome-unknown"
+            healed = wish.kind in ("late", "asked") and last.problem == "outcome-unknown"
             if last.problem != "fence-stale" and not healed:
                 assert (last.status, last.body) == (row["status"], row["body"]), about
         else:
@@ -289,6 +319,8 @@ class Load:
         }
         serial = {wish.key: wish for wish in self.wishes if wish.serial}
         for number, each in enumerate(self.upstream.requests):
+            if each.method == b"GET":
+                continue
             key = (each.one("X-Key") or b"").decode()
             wish = serial.get(key)
             moved = MOVED_S if number >= sent_before else 0
@@ -298,7 +330,7 @@ class Load:
                     at=each.arrived_mono + offset + moved,
                     tenant=tenant,
                     key=key,
-                    entity=wish.entity if wish else f"loose:{key}",
+                    entity=wish.entity if wish else f"alone:{key}",
                     fence=int(each.one("X-Fence") or 0) if wish else None,
                     serial=wish is not None,
                     may_have_executed=not answered_429,
