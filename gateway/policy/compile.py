@@ -28,7 +28,11 @@ NONE: frozenset[int] = frozenset()
 def compile_mount(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Mount:
     """``model`` was read from ``file`` and has no mistake left, alone or with others."""
     upstream = _upstream(file, model, env)
-    commands = tuple(_command(command, upstream, env) for command in model.commands)
+    account = _account(model, upstream)
+    commands = tuple(
+        _command(command, upstream, _digest(upstream, command.send_key, account), env)
+        for command in model.commands
+    )
     return Mount(
         file=file.name,
         upstream=upstream,
@@ -66,7 +70,9 @@ def _beside(file: Path, name: str | None) -> str | None:
     return None if name is None else str(file.parent / name)
 
 
-def _command(model: CommandModel, upstream: Upstream, env: Mapping[str, str]) -> CompiledCommand:
+def _command(
+    model: CommandModel, upstream: Upstream, upstream_digest: bytes, env: Mapping[str, str]
+) -> CompiledCommand:
     entity, key, fence_from = parse(model.entity), parse(model.key), parse(model.fence_from)
     recipe = _recipe(model, fence_from)
     probe = parse_target(model.probe.request) if model.probe is not None else None
@@ -103,7 +109,7 @@ def _command(model: CommandModel, upstream: Upstream, env: Mapping[str, str]) ->
         send_key=_bytes(model.send_key),
         send_fence=_bytes(model.send_fence),
         pass_authorization=model.pass_authorization,
-        upstream_digest=_digest(upstream, model.send_key),
+        upstream_digest=upstream_digest,
         probe=probe,
         probe_headers=_probe_headers(model.probe, env) if model.probe is not None else (),
     )
@@ -157,17 +163,28 @@ def _decisive(recipe: Recipe, templates: list[Template], probe: Target | None) -
     return CONTROL | {b"content-type", b"content-encoding", *recipe.headers} | read
 
 
-def _digest(upstream: Upstream, send_key: str | None) -> bytes:
+def _account(model: PolicyModel, upstream: Upstream) -> list[bytes]:
+    """What tells one account from another. Without a name for it, each credential may be one of its
+    own; with one, they may change, and what stands in the file may not."""
+    if model.account is None:
+        parts, fields = [], dict(upstream.headers)
+        if upstream.client_cert_file is not None:  # an account, to an upstream that asks for one
+            parts += [b"client certificate", *certificates(upstream.client_cert_file)]
+    else:
+        parts = [b"named account", model.account.encode("ascii")]
+        written = model.upstream_headers.items()
+        fields = {name.encode("ascii"): text.encode() for name, text in written}
+    lines = sorted((name.lower(), value) for name, value in fields.items())
+    return [*(part for line in lines for part in line), *parts]
+
+
+def _digest(upstream: Upstream, send_key: str | None, account: list[bytes]) -> bytes:
     """16 bytes that change when a key sent again would reach another account, or no longer count
     as that key."""
     digest = blake2b(digest_size=16, person=b"fg-account")
     parts = [upstream.scheme.encode(), upstream.host.encode(), b"%d" % upstream.port, upstream.base]
     parts.append((send_key or "").lower().encode("ascii"))
-    for name, value in sorted((name.lower(), value) for name, value in upstream.headers):
-        parts += (name, value)
-    if upstream.client_cert_file is not None:  # an account, to an upstream that asks for one
-        parts += (b"client certificate", *certificates(upstream.client_cert_file))
-    for part in parts:
+    for part in parts + account:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.digest()

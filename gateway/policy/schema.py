@@ -221,6 +221,10 @@ class PolicyModel(_Model):
     upstream_headers: dict[_HeaderName, str] = {}
     """Fields set on every request, over the caller's. ${NAME} is taken from the gateway's
     environment."""
+    account: Annotated[str, AfterValidator(fields.slug)] | None = None
+    """Names the account that the credentials belong to. While the name stays, what ${NAME} stands
+    for and the client certificate may change, and unknown commands are still asked about and sent
+    again."""
     commands: list[CommandModel] = []
     """The commands; without any, every unsafe request is refused."""
 

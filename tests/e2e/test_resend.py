@@ -12,11 +12,11 @@ import pytest
 from gateway.core.command import Command, Release
 from gateway.store.commands import CommandStore
 from gateway.store.unknowns import UnknownStore
-from tests.kit.client import assert_problem
+from tests.kit.client import Caller, assert_problem
 from tests.kit.db import Server, execute
-from tests.kit.gateway import Scene, Stack, policy, stack
+from tests.kit.gateway import Scene, Stack, gateway, policy, stack
 from tests.kit.operating import on
-from tests.kit.upstream import Answer, Gate, cut, gated, hang, respond
+from tests.kit.upstream import Answer, Gate, RecordingUpstream, cut, gated, hang, respond
 
 AGAIN = """
 name = "again"
@@ -296,6 +296,30 @@ def test_two_who_repeat_at_once_send_one_at_a_time(scene: Scene) -> None:
     gate.release()
     assert sorted([first.reply().outcome, second.reply().outcome]) == ["applied", "replayed"]
     assert len(scene.upstream.requests) == 2
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_rotated_credential_is_the_same_account_only_where_the_policy_names_it(
+    postgres: Server, named: bool
+) -> None:
+    head = '[upstream_headers]\nAuthorization = "Bearer ${TOKEN}"'
+    if named:
+        head = f'account = "main"\n{head}'
+    with postgres.database() as dsn, RecordingUpstream() as upstream:
+        text = policy(upstream.url, AGAIN, head=head)
+        with gateway(dsn, text, env={"TOKEN": "old"}) as before:
+            scene = Stack(before, upstream, dsn).scene()
+            upstream.next(cut())
+            assert scene.send(what="again").problem == "outcome-unknown"
+        with gateway(dsn, text, env={"TOKEN": "new"}) as after:
+            again = Scene(Stack(after, upstream, dsn), Caller(after.url), scene.account)
+            reply = again.send(what="again")
+        if named:
+            assert (reply.status, reply.outcome) == (201, "applied")
+            sent = [each.one("Authorization") for each in upstream.requests]
+            assert sent == [b"Bearer old", b"Bearer new"]
+        else:
+            assert (reply.problem, upstream.count) == ("outcome-unknown", 1)
 
 
 # -- the statement by itself, as it is judged when the facts have changed since they were read

@@ -565,6 +565,37 @@ def test_the_upstream_digest_covers_the_client_certificate(load_text: Load, tmp_
     assert len({digest(load_text(policy())), first, of(*chains[1])}) == 3
 
 
+def test_under_a_named_account_credentials_may_change_and_nothing_else(
+    load_text: Load, tmp_path: Path
+) -> None:
+    token = "[upstream_headers]\nAuthorization = 'Bearer ${TOKEN}'\n"
+
+    def of(account: str | None, more: str = "", env: str = "one", table: str = token) -> bytes:
+        named = f"account = '{account}'\n" if account is not None else ""
+        return digest(load_text(policy(more=named + more) + table, {"TOKEN": env}))
+
+    authority = trustme.CA()
+    blobs = []
+    for name in ("one.example", "two.example"):
+        made = authority.issue_cert(name)
+        blobs.append(b"".join([made.private_key_pem.bytes(), made.cert_chain_pems[0].bytes()]))
+    first = of("main")
+    assert of("main", env="two") == first
+    (tmp_path / "both.pem").write_bytes(blobs[0])
+    mutual = of("main", "client_cert_file = 'both.pem'")
+    (tmp_path / "both.pem").write_bytes(blobs[1])
+    assert of("main", "client_cert_file = 'both.pem'") == mutual
+    others = [
+        of(None),
+        of(None, env="two"),
+        of("other"),
+        of("main", table=token.replace("Bearer", "Basic")),
+        of("main", table=token + "Account-Of = 'acct_2'\n"),
+        of("main", table=""),
+    ]
+    assert len({first, *others}) == 7
+
+
 def test_the_rule_version_covers_fingerprint_and_entity_only(load_text: Load) -> None:
     def version(more: str = "", entity: str = "account:{path.account}") -> bytes:
         return load_text(policy(command(entity=entity, more=more))).commands()[0].rules.version
