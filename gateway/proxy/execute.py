@@ -140,14 +140,14 @@ class Executor:
             topic = _topic(call.command, decision)
             if topic != woken_for:
                 self._pass_on(woken_for)
+                woken_for = None
             if topic is None:
                 return self._refuse(call, decision)
             began = self.clock()
             try:
                 end = await self._wait(topic, wait_until, gone, front=topic == woken_for)
             except Full as full:
-                if topic == woken_for:  # whoever was not woken has no turn to pass on
-                    self._pass_on(topic)
+                self._pass_on(woken_for)  # whoever was not woken has no turn to pass on
                 return _overloaded(call, str(full))
             trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
             if end != "woken":

@@ -16,7 +16,10 @@ from tests.kit.db import Server
 from tests.kit.jobs import MANUAL_CLOCK
 
 ROWS = 200_000
-TABLES = ("commands", "entities", "audit", "jobs", "job_history", "job_runs", "job_keys")
+TABLES = (
+    *("commands", "entities", "audit", "jobs", "job_history", "job_runs", "job_keys"),
+    "given_back",
+)
 
 # Of the commands one in a hundred is due, one in ten is unsettled, all have an entity; the rest is
 # not due, or due as a whole.
@@ -39,6 +42,10 @@ select 1, 'e:' || n, c - interval '20 days'
   from gateway.clock() as c, generate_series(1, %(rows)s) as n;
 insert into gateway.audit (tenant, id, at, event)
 select 1, md5(n::text)::uuid, c - interval '20 days' + n * interval '1 s', 'operator'
+  from gateway.clock() as c, generate_series(1, %(rows)s) as n;
+insert into gateway.given_back (tenant, key_digest, first_sent_at, expires_at)
+select 1, substring(sha256(n::text::bytea) for 16), c - interval '30 days',
+       c - interval '20 days' + n * interval '1 s'
   from gateway.clock() as c, generate_series(1, %(rows)s) as n;
 insert into gateway.job_history (
     tenant, id, key, tool, stage_no, entity, payload, priority, created_at, attempts, finished_at,
@@ -126,6 +133,7 @@ STATEMENTS = {
     "jobs, not due": f"gateway.forget_jobs(400, {CHUNK})",
     "keys of jobs, due": f"gateway.forget_job_keys(19, {CHUNK})",
     "keys of jobs, not due": f"gateway.forget_job_keys(400, {CHUNK})",
+    "keys that were given back, due": f"gateway.forget_given_back({CHUNK})",
     "entities of jobs": f"gateway.touch_job_entities(0, '{UUID(int=0)}', {CHUNK})",
     "entities, due": f"gateway.forget_entities(1, 'e:1', 10, {CHUNK})",
     "entities, not due": f"gateway.forget_entities(1, 'e:5', 400, {CHUNK})",

@@ -169,7 +169,11 @@ def test_a_late_refusal_of_the_first_attempt_ends_nothing_of_the_second(
     assert (reply.status, reply.outcome, reply.body) == (201, "applied", b"second")
     row = scene.row()
     assert row is not None
-    assert (row["attempt"], row["settled_by"], row["body"]) == (both["attempt"], "answer", b"second")
+    assert (row["attempt"], row["settled_by"], row["body"]) == (
+        both["attempt"],
+        "answer",
+        b"second",
+    )
     assert [each["event"] for each in scene.audit()] == ["outcome_unknown"]
 
 

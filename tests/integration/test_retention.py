@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from gateway.core.command import Command, Hold, Settle
+from gateway.core.command import Command, Hold, Release, Settle
 from gateway.core.decide import (
     Forward,
     RejectExpired,
@@ -175,6 +175,21 @@ def test_a_response_that_comes_late_is_kept_for_its_whole_time(world: World) -> 
     world.at_day(1029)
     assert world.round() == {}
     assert isinstance(world.again(made), Replay)
+
+
+def test_a_key_that_was_given_back_is_remembered_as_long_as_a_settled_one(world: World) -> None:
+    """So long counts the window of what is admitted under it again (``unknown = "resend"``)."""
+    for number, sent in enumerate(["fg-0", "fg-1", None]):
+        made = command(f"k{number}", by=attempt(number), upstream_key=sent, serial=False)
+        assert isinstance(world.admit(made), Forward)
+        assert world.run(world.store.release([Release(made, "why", heard=number != 1)])) == [True]
+    assert world.count("given_back") == 1, "only what was heard of, under a key of its own"
+    world.at_day(399.9)
+    world.round()
+    assert world.count("given_back") == 1
+    world.at_day(400.1)
+    world.round()
+    assert world.count("given_back") == 0
 
 
 def test_the_audit_goes_by_its_own_clock(world: World) -> None:

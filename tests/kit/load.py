@@ -301,7 +301,8 @@ class Load:
         asked = wish.kind == "asked"  # and may be found out between the last answer and this look
         if row is None:
             assert effects == 0, about
-            assert asked or last.problem in ("entity-unresolved", "fence-stale") or last.status == 429, about
+            refused = last.problem in ("entity-unresolved", "fence-stale") or last.status == 429
+            assert refused or asked, about
         elif row["settled"]:
             assert effects == 1, about
             healed = wish.kind in ("late", "asked") and last.problem == "outcome-unknown"

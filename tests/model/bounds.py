@@ -20,8 +20,8 @@ class Bounds:
     they send heartbeats too. ``lost``: answers of the database may be lost, and statements take
     effect late. ``looks``: status queries at once. ``wrong``: an operator may say anything.
     ``remembers_acts``: the upstream counts its memory of a key anew when it acts, else from when it
-    first heard of it. ``conflict_to_all``: the upstream may call a key in use to a first request as well, while its
-    socket is read on, else only to one that came later.
+    first heard of it. ``conflict_to_all``: the upstream may call a key in use to a first request as
+    well, while its socket is read on, else only to one that came later.
     """
 
     name: str

@@ -42,7 +42,6 @@ class Steps(Workers):
         self.terms = bounds.terms
         self.rules = rules(bounds.terms, bounds.entity_of, bounds.mode)
 
-
     # Rules of the gateway, the worker and the operator.
 
     def may_begin(self, call: Call) -> bool:
