@@ -6,6 +6,7 @@ __all__ = ["UNKNOWNS"]
 
 _DECIDE = "tests/unit/core/test_decide.py::"
 _EVIDENCE = "tests/unit/core/test_evidence.py::"
+_EXECUTE = "tests/unit/proxy/test_execute.py::"
 _SETTLE = "tests/unit/core/test_settle.py::"
 _POLICY = "tests/unit/policy/test_outcomes.py::"
 _FILES = "tests/unit/policy/test_policy_files.py::"
@@ -85,9 +86,30 @@ UNKNOWNS = [
     Mutant(
         "gateway/policy/compile.py",
         "another client certificate is another account",
-        'parts += (b"client certificate", *certificates(upstream.client_cert_file))',
+        'parts += [b"client certificate", *certificates(upstream.client_cert_file)]',
         "pass",
         (f"{_FILES}test_the_upstream_digest_covers_the_client_certificate",),
+    ),
+    Mutant(
+        "gateway/policy/compile.py",
+        "an account with another name is another account",
+        'parts = [b"named account", model.account.encode("ascii")]',
+        'parts = [b"named account"]',
+        (f"{_FILES}test_under_a_named_account_credentials_may_change_and_nothing_else",),
+    ),
+    Mutant(
+        "gateway/policy/compile.py",
+        "what a policy's own fields say is the same account",
+        "        fields = {name.encode(\"ascii\"): text.encode() for name, text in written}",
+        "        fields = {}",
+        (f"{_FILES}test_under_a_named_account_credentials_may_change_and_nothing_else",),
+    ),
+    Mutant(
+        "gateway/proxy/execute.py",
+        "who is refused for a full room wakes nobody",
+        "self._pass_on(woken_for)  # whoever was not woken has no turn to pass on",
+        "self._pass_on(topic)",
+        (f"{_EXECUTE}test_who_is_refused_for_a_full_room_wakes_nobody",),
     ),
     Mutant(
         "gateway/policy/probes.py",
