@@ -129,9 +129,7 @@ class UnknownStore:
     async def due_s(self, command: Command, asking_s: int) -> int | None:
         """Seconds until a command is asked about next; ``asking_s`` while somebody asks. ``None``:
         it is not on the list."""
-        rows = await self._database.fetch(
-            _SQL["due_s"], command.tenant, command.key_digest, asking_s
-        )
+        rows = await self._ask.fetch(_SQL["due_s"], command.tenant, command.key_digest, asking_s)
         return rows[0][0] if rows else None
 
     async def probed(

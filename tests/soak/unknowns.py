@@ -100,7 +100,7 @@ UNKNOWNS = [
     Mutant(
         "gateway/policy/compile.py",
         "what a policy's own fields say is the same account",
-        "        fields = {name.encode(\"ascii\"): text.encode() for name, text in written}",
+        '        fields = {name.encode("ascii"): text.encode() for name, text in written}',
         "        fields = {}",
         (f"{_FILES}test_under_a_named_account_credentials_may_change_and_nothing_else",),
     ),
