@@ -111,7 +111,18 @@ begin
           from input i
          order by i.tenant, i.key_digest
             on conflict (tenant, key_digest) do nothing
-        returning tenant, key_digest, entity, attempt, serial, deadline, settled_at
+        returning tenant, key_digest, entity, attempt, serial, deadline, settled_at, upstream_key, key_days
+    ), heard as (
+        -- When it was first sent is lost with it, so whatever is admitted under its key later is past
+        -- its window. Not -infinity, which PostgreSQL 16 cannot subtract.
+        insert into gateway.given_back as k (tenant, key_digest, first_sent_at, expires_at)
+        select n.tenant, n.key_digest, timestamptz 'epoch', v_now + make_interval(days => n.key_days)
+          from inserted n
+         where n.upstream_key is not null
+         order by n.tenant, n.key_digest
+            on conflict (tenant, key_digest) do update
+           set first_sent_at = excluded.first_sent_at,
+               expires_at = greatest(k.expires_at, excluded.expires_at)
     )
     update gateway.entities e
        set open_key = n.key_digest, open_attempt = n.attempt, open_until = n.deadline

@@ -184,6 +184,25 @@ def test_a_command_that_was_taken_over_and_lost_comes_back_held(
     assert isinstance(decide(facts), RejectUnknown)
 
 
+def test_a_key_whose_first_send_was_lost_is_never_in_its_window_again(
+    process: Process, database: str
+) -> None:
+    unknown(process, database)
+    process.rows("delete from gateway.commands")
+    process.rows(
+        "update gateway.entities set open_key = null, open_attempt = null, open_until = null"
+    )
+    assert process.lost() == [("command", True)]
+    process.run(losses.acknowledge(process.database, reason="looked", by="ops"))
+    process.run(acknowledged(process))
+    # Nothing proves that its upstream did not store its key, so this is all that is given back.
+    assert process.run(process.commands.release([Release(FIRST, "busy", heard=True)])) == [True]
+    process.admit(SECOND)
+    move_clock(database, 72)
+    third = replace(FIRST, attempt=attempt(3))
+    assert process.run(process.unknowns.take_over(third, SECOND.attempt)) == "refused"
+
+
 def test_a_command_that_another_process_took_over_is_not_missing(
     process: Process, other: Process, database: str
 ) -> None:
