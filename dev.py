@@ -25,6 +25,7 @@ PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / "fencegate-dev.stamp"
 CONSTRAINTS = ROOT / "constraints.txt"
 MINIMUM = (3, 11)
+EXTRAS = ("local", "test", "dev")
 
 USAGE = """\
 usage: python3 dev.py COMMAND [arguments]
@@ -114,7 +115,7 @@ def bench(arguments: list[str]) -> int:
 
 
 def soak(arguments: list[str]) -> int:
-    set_up()
+    set_up("soak")
     # -v: one line for each of them, so that its minutes can be watched.
     return run([PYTHON, "-m", "pytest", "-v", "tests/soak", *arguments])
 
@@ -155,8 +156,11 @@ def in_order(name: str, steps: Sequence[tuple[str, list[str | Path]]]) -> int:
 # --- the environment ----------------------------------------------------------------------------
 
 
-def set_up() -> None:
-    """Make `.venv` fit the checkout; quick when it does already."""
+def set_up(*more: str) -> None:
+    """Make `.venv` fit the checkout, with `more` extras than the usual; quick when it does already.
+
+    What was installed once stays: `test` after `soak` installs nothing.
+    """
     if sys.version_info < MINIMUM:
         raise Stop(
             f"Fencegate needs Python {MINIMUM[0]}.{MINIMUM[1]} or newer, this is "
@@ -165,15 +169,18 @@ def set_up() -> None:
             2,
         )
     with alone():
-        wanted = stamp()
-        if python_works() and STAMP.is_file() and STAMP.read_text() == wanted:
-            return
+        made_from, extras = stamp(), [*EXTRAS, *more]
+        if python_works() and STAMP.is_file():
+            was_from, *had = STAMP.read_text().splitlines() or [""]
+            if was_from == made_from and set(had) >= set(extras):
+                return
+            extras = [*EXTRAS, *sorted({*had, *more} - {*EXTRAS})]
         print("dev.py: preparing .venv (once, and again when the dependencies change)")
         uv = shutil.which("uv")
         if not python_works():
             make_venv(uv)
-        install(uv)
-        STAMP.write_text(wanted)
+        install(uv, extras)
+        STAMP.write_text("\n".join([made_from, *extras, ""]))
 
 
 def make_venv(uv: str | None) -> None:
@@ -198,11 +205,11 @@ def make_venv(uv: str | None) -> None:
     quietly([sys.executable, "-m", "venv", VENV], "making .venv")
 
 
-def install(uv: str | None) -> None:
+def install(uv: str | None, extras: Sequence[str]) -> None:
     pip: list[str | Path] = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install"]
     if uv is not None:
         pip = [uv, "pip", "install", "--python", PYTHON]
-    what = ["-c", str(CONSTRAINTS), "-e", ".[local,test,dev]"]
+    what = ["-c", str(CONSTRAINTS), "-e", f".[{','.join(extras)}]"]
     quietly([*pip, "--quiet", *what], "installing the dependencies")
 
 
@@ -212,7 +219,7 @@ def stamp() -> str:
     for path in (ROOT / "pyproject.toml", CONSTRAINTS):
         digest.update(path.read_bytes())
     # An editable install records where the checkout is.
-    return f"{digest.hexdigest()} {ROOT}\n"
+    return f"{digest.hexdigest()} {ROOT}"
 
 
 def python_works() -> bool:
