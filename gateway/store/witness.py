@@ -134,8 +134,12 @@ class Witness:
         now, so ask with it.
 
         Raises ``RowsLost``, ``StoreUnavailable``."""
-        if self._lost_or_cleared():
-            return self._cleared
+        if not self._lost_or_cleared():
+            await self._looked_at()
+        return self._cleared
+
+    async def _looked_at(self) -> None:
+        """The look at this generation, begun or joined; whatever others have reported."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(), name="witness")
             self._looking.add_done_callback(self._looked)
@@ -146,7 +150,6 @@ class Witness:
                 "being looked up"
             )
         done.pop().result()
-        return self._cleared
 
     async def not_writable(self) -> str | None:
         """Why that server takes no writes, or ``None``. Raises as ``fetch`` does."""
@@ -280,7 +283,9 @@ class Witness:
             self._database.history.seen(server_of((await self._database.fetch(WHO))[0]))
             await self._read_open()
         if self._cleared != self._database.history.generation:
-            await self.clear()
+            # Not ``clear``, which stops at what another has reported: what this process admitted no
+            # other knows, and it has to stand in the list that the operator looks at.
+            await self._looked_at()
 
 
 def _tell(

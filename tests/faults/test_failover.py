@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.client import Caller, Reply, assert_problem
 from tests.kit.db import execute
-from tests.kit.faults import CHARGE, LOAD, QUICK, terminate_backends, until
+from tests.kit.faults import CHARGE, LOAD, QUICK, stopped, terminate_backends, until
 from tests.kit.gateway import Scene, Stack, gateway, policy, rows
 from tests.kit.operating import fencegate
 from tests.kit.standby import Pair, pair
@@ -230,6 +230,27 @@ def test_a_standby_that_lags_is_promoted_the_loss_is_named_and_everybody_stops(
     assert here.one.send("early", 43).replayed
     audit = rows(here.pair.standby.dsn, "select reason from gateway.audit where event = 'operator'")
     assert audit == [{"reason": "loss of 2 rows acknowledged: compared with the ledger"}]
+
+
+def test_who_hears_of_a_loss_from_another_first_reports_its_own_as_well(behind: Failover) -> None:
+    """Else an operator acknowledges a list without it, and the others take it for new."""
+    here = behind
+    here.one.send("early", 1)
+    here.pair.wait_caught_up()
+    here.pair.cut_off()
+    assert here.one.send("known", 2, account="x1").status == 201
+    assert here.other.send("paused", 2, account="x2").status == 201
+    with stopped(here.other.stack.gateway):
+        here.fail_over()
+        here.wait_stopped(here.one)
+        assert [key for _, key, _, _ in here.lost() if key] == ["known-a1"]
+    # Nobody asks it anything: it finds the other's report by itself.
+    until(lambda: ("mark", None, "account:x2", True) in here.lost(), "it reported its own", 30)
+    assert ("settlement", "paused-a1", "account:x2", True) in here.lost()
+    here.acknowledge()
+    here.wait_ready()
+    again = here.one.send("paused", 2, account="x2")
+    assert_problem(again, "response-not-retained", sent="yes")
 
 
 def test_what_was_on_its_way_in_the_failover_comes_back_unsettled_and_is_settled(
