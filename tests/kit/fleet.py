@@ -17,7 +17,7 @@ from tests.kit.jobload import TOOLS, JobLoad
 from tests.kit.load import Load, policies, script
 from tests.kit.upstream import RecordingUpstream
 
-__all__ = ["DRAIN", "Fleet", "Shot", "fleet", "shots"]
+__all__ = ["DRAIN", "Fleet", "Shot", "fleet", "patient_fleet", "shots"]
 
 _REACHED_S = 45.0
 """In which a load reaches every failpoint; reaping and waiting for a lost admit take seconds."""
@@ -142,13 +142,10 @@ def fleet(
     postgres: Server, *, callers: int = 8, seed: int = 1, failpoints: str | None = None
 ) -> Iterator[Fleet]:
     """Three that run; ``failpoints``: all of them armed, where nobody shall die."""
-    with contextlib.ExitStack() as held:
-        database = held.enter_context(postgres.database())
-        upstream = held.enter_context(RecordingUpstream(script=script()))
-        files = {f"p{n}.toml": text for n, text in enumerate(policies(upstream.url))}
-        files["tools.toml"] = TOOLS
-        env = {"FENCEGATE_FAILPOINTS": failpoints} if failpoints else {}
-        arguments = ("--allow-failpoints",) if failpoints else ()
+    env = {"FENCEGATE_FAILPOINTS": failpoints} if failpoints else {}
+    arguments = ("--allow-failpoints",) if failpoints else ()
+    with postgres.database() as database, RecordingUpstream(script=script()) as upstream:
+        files = _files(upstream, TOOLS)
         processes = [
             GatewayProcess(database, files, env=env, arguments=arguments) for _ in range(3)
         ]
@@ -156,10 +153,35 @@ def fleet(
         load = Load(lambda: made.urls(), upstream, database, callers, seed)
         jobs = JobLoad(lambda: made.urls(), database, seed)
         made = Fleet(load, jobs, processes[0], processes[1:], upstream, database, files)
-        try:
-            for each in processes:
-                each.start()
+        with _running(made):
             yield made
-        finally:
-            for each in (made.always, *made.armed):
-                each.close()
+
+
+@contextlib.contextmanager
+def patient_fleet(database: str, *, patience_s: float) -> Iterator[Fleet]:
+    """Two that run on this database, and callers who outlast its absence, as their leases do."""
+    with RecordingUpstream(script=script()) as upstream:
+        files = _files(upstream, f"{TOOLS}lease_s = {2 * patience_s}\n")
+        one, other = GatewayProcess(database, files), GatewayProcess(database, files)
+        made: Fleet
+        load = Load(lambda: made.urls(), upstream, database, patience_s=patience_s)
+        jobs = JobLoad(lambda: made.urls(), database, patience_s=patience_s)
+        made = Fleet(load, jobs, one, [other], upstream, database, files)
+        with _running(made):
+            yield made
+
+
+def _files(upstream: RecordingUpstream, tools: str) -> dict[str, str]:
+    files = {f"p{n}.toml": text for n, text in enumerate(policies(upstream.url))}
+    return {**files, "tools.toml": tools}
+
+
+@contextlib.contextmanager
+def _running(made: Fleet) -> Iterator[None]:
+    try:
+        for each in (made.always, *made.armed):
+            each.start()
+        yield
+    finally:
+        for each in (made.always, *made.armed):
+            each.close()

@@ -37,6 +37,8 @@ ENTITIES = 10
 PATIENCE_S = 60.0
 """In which every wish is answered: a database or a gateway that is started again takes seconds."""
 
+_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
@@ -56,6 +58,7 @@ class JobLoad:
     urls: Callable[[], Sequence[str]]
     database: str
     seed: int = 1
+    patience_s: float = PATIENCE_S
     made: list[str] = field(default_factory=list)
     granted: list[tuple[str, str, int]] = field(default_factory=list)
     """Entity, job and fence of each lease, in the order in which they were granted."""
@@ -105,19 +108,19 @@ class JobLoad:
             "update gateway.job_leases set lease_until = gateway.clock()"
             f" where job = '{UUID(job)}' and fence = {fence}"
         )
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self.patience_s
         while True:
             try:
                 execute(self.database, sql)
                 return
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except _AWAY:
                 assert time.monotonic() < until, "the database did not come back"
 
     def _ask(self, tail: str, document: object) -> Reply:
         return self._ask_of(lambda caller: Desk(caller).post(tail, document))
 
     def _ask_of(self, ask: Callable[[Caller], Reply]) -> Reply:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self.patience_s
         while time.monotonic() < until:
             try:
                 reply = ask(Caller(self._chance.choice(self.urls())))
@@ -128,7 +131,7 @@ class JobLoad:
                 return reply
             assert reply.json()["retry"] in ("same-key", "wait"), reply
             self.repeats += 1
-        raise AssertionError(f"no answer within {PATIENCE_S} s")
+        raise AssertionError(f"no answer within {self.patience_s} s")
 
     def _uuid(self) -> str:
         return str(UUID(int=self._chance.getrandbits(128), version=4))

@@ -47,6 +47,9 @@ flight keeps its key and its entity for seconds, in which others are to be asked
 
 MOVED_S = 3600
 
+_PAUSE_S = 0.2
+"""Between two requests of a caller that outlasts a database that is away."""
+
 _LATE_S = 1.4
 """After which an upstream answers that is waited for 1 s."""
 
@@ -161,13 +164,15 @@ class Counts:
 
 @dataclass
 class Load:
-    """``urls``: of the gateways that may be there now."""
+    """``urls``: of the gateways that may be there now. ``patience_s``: so long callers repeat what
+    the database was not there for, however often."""
 
     urls: Callable[[], Sequence[str]]
     upstream: RecordingUpstream
     database: str
     callers: int = 8
     seed: int = 1
+    patience_s: float = 0.0
     wishes: list[Wish] = field(default_factory=list)
     heard: dict[str, Reply] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
@@ -216,7 +221,7 @@ class Load:
         while tries < TRIES:
             tries += 1
             try:
-                reply = self._ask(wish, chance.choice(self.urls()), wish.fence)
+                reply = self._outlast(wish, chance)
             except ConnectionRefusedError:
                 tries -= 1  # being started again; one that is always there takes it
                 continue
@@ -235,6 +240,14 @@ class Load:
                 waits += retry == "wait"
                 if retry == "never" or waits == WAITS:
                     return
+
+    def _outlast(self, wish: Wish, chance: random.Random) -> Reply:
+        until = time.monotonic() + self.patience_s
+        while True:
+            reply = self._ask(wish, chance.choice(self.urls()), wish.fence)
+            if reply.problem != "store-unavailable" or time.monotonic() >= until:
+                return reply
+            time.sleep(_PAUSE_S)  # a caller's manners; nothing is waited for
 
     def _ask(self, wish: Wish, url: str, fence: int) -> Reply:
         fields = [

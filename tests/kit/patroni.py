@@ -1,9 +1,8 @@
 """Two servers that Patroni keeps: which of them leads, and which is promoted, it alone decides.
 
-Each server has its own ``patroni``; a third process votes, so that one of the two can be lost. Their
-store is Patroni's own Raft, which comes with it from the package registry: nothing else has to be
-installed. What one server streams to the other goes through a proxy, which a test can cut while
-everything else goes on: clients, Patroni's own talk and its store.
+Each server has its own ``patroni``; a third process votes, so that one of the two can be lost.
+Their store is Patroni's own Raft, which is installed with it. What one server streams to the other
+goes through a proxy, which a test can cut while everything else goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +22,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import asyncpg
 
 from gateway.faultkit.proxy import FaultProxy
 from gateway.resources import migrations_dir
@@ -41,7 +43,7 @@ ROLE = "fencegate"
 REPLICATION = "replicator"
 
 TTL_S = 20
-"""The least that Patroni takes: so long after a leader was last heard of another may be promoted."""
+"""The least that Patroni takes. So long after a leader was last heard of another is promoted."""
 
 _PORTS = range(20_000, 32_000)
 """As in ``gateway.store.embedded.cluster``: no client is ever given one of them as its own."""
@@ -173,8 +175,28 @@ class Node:
         said = self.asked("/patroni")
         return said.get("role") in ("primary", "master") and said.get("state") == "running"
 
+    @contextmanager
+    def disk(self) -> Iterator[str]:
+        """A copy of the dead server's disk as a server of its own, which nobody else reaches: what
+        it had committed when it died. Gives its DSN."""
+        copy = self.folder / "disk"
+        shutil.copytree(self.pgdata, copy, symlinks=True)
+        (port,) = _free_ports(1)
+        settings = {"port": port, "unix_socket_directories": "", "primary_conninfo": ""}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = self.account.command("postgres", "-D", copy, *options)
+        server = _Kept(command, self.folder / "disk.log")
+        try:
+            dsn = f"postgresql://{ROLE}:{self.password}@{HOST}:{port}/fencegate"
+            until(lambda: _answers(dsn), "the dead server's disk can be read", _MADE_S)
+            yield dsn
+        finally:
+            server.kill()
+            until(lambda: not self._kill_servers(), "every process of the copy has ended")
+            shutil.rmtree(copy)
+
     def _kill_servers(self) -> int:
-        found = [pid for pid in _pids() if _is_server(pid, self.pgdata)]
+        found = [pid for pid in _pids() if _is_server(pid, self.folder)]
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -187,9 +209,17 @@ def _pids() -> Iterator[int]:
     return (int(each.name) for each in _PROC.iterdir() if each.name.isdigit())
 
 
-def _is_server(pid: int, pgdata: Path) -> bool:
+def _answers(dsn: str) -> bool:
     try:
-        here = (_PROC / str(pid) / "cwd").readlink() == pgdata
+        return rows(dsn, "select 1 as n") == [{"n": 1}]
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
+
+
+def _is_server(pid: int, folder: Path) -> bool:
+    """Whether its data directory, in which it works, is in ``folder``."""
+    try:
+        here = (_PROC / str(pid) / "cwd").readlink().parent == folder
         return here and (_PROC / str(pid) / "comm").read_text().strip() == "postgres"
     except OSError:  # gone, or another user's
         return False
@@ -240,7 +270,9 @@ def patroni(*, synchronous: bool, maximum_lag: int) -> Iterator[Patroni]:
     mode, in which a leader without a standby acknowledges nothing. ``maximum_lag``, in bytes:
     Patroni's ``maximum_lag_on_failover``."""
     settings = {
-        **{"ttl": TTL_S, "loop_wait": 1, "retry_timeout": 3},
+        "ttl": TTL_S,
+        "loop_wait": 1,
+        "retry_timeout": 3,
         "maximum_lag_on_failover": maximum_lag,
         "synchronous_mode": synchronous,
         "synchronous_mode_strict": synchronous,
@@ -266,6 +298,7 @@ def patroni(*, synchronous: bool, maximum_lag: int) -> Iterator[Patroni]:
         until(lambda: rows(first, sql) == [{"n": 1}], "the standby streams", _MADE_S)
         execute(first, "create database fencegate")  # strict: it waits for the standby
         with_connection(made.leader.dsn, lambda conn: migrate(conn, migrations_dir()))
+        until(lambda: _answers(made.standby.dsn), "the standby can be read", _MADE_S)
         if synchronous:
             made.wait_in_step(made.leader, made.standby)
         yield made

@@ -93,6 +93,13 @@ MEMORY = [
         (f"{_FAILOVER}test_a_standby_that_lags_is_promoted_the_loss_is_named_and_everybody_stops",),
     ),
     Mutant(
+        "gateway/store/witness.py",
+        "whoever hears of another's loss looks for its own",
+        "operator looks at.\n            await self._looked_at()",
+        "operator looks at.\n            await self.clear()",
+        (f"{_FAILOVER}test_who_hears_of_a_loss_from_another_first_reports_its_own_as_well",),
+    ),
+    Mutant(
         "gateway/core/acknowledged.py",
         "a mark that is known never falls",
         "max(fence, known.fence)",
