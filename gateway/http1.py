@@ -15,6 +15,7 @@ from gateway.core.framing import (
     TOO_LONG,
     UNREADABLE,
     check_head,
+    check_request_line,
     expects_continue,
     has_body,
 )
@@ -45,6 +46,10 @@ class Http1Protocol(HttpToolsProtocol):
 
     _mend = UNREADABLE
     _head_open = False
+    _in_body = False  # behind a head, and before the end of its message
+    _read = b""
+    _lead: bytearray | None = None  # what was read of a head so far, and of blank lines before it
+    _behind = False  # whether the head began behind the end of a message, in one read with it
     _line_bytes = 0  # of the head's lines so far, or of the trailers'
     _got_on = False  # whether this read ended a head or a message, or held bytes of a body
     _idle_bytes = 0  # of reads since one that got on
@@ -78,7 +83,12 @@ class Http1Protocol(HttpToolsProtocol):
             self._throw_away(data)
             return
         self._got_on = False
+        self._read = data
+        if not self._in_body:
+            self._lead = self._lead or bytearray()
+            self._lead += data
         super().data_received(data)
+        self._read = b""
         # The parser does not say where in a read a head begins, so the rest of a read that got on
         # is not counted. What it held is bounded by the size of a read.
         self._idle_bytes = 0 if self._got_on else self._idle_bytes + len(data)
@@ -91,6 +101,9 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             return
         self._head_open, self._line_bytes = True, 0
+        self._behind = self._lead is None
+        if self._lead is None:
+            self._lead = bytearray(self._read)
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -117,6 +130,7 @@ class Http1Protocol(HttpToolsProtocol):
             return
         self._count_line(len(self.parser.get_method()) + len("  HTTP/1.1\r\n\r\n"))
         self._head_open, self._line_bytes = False, 0
+        self._in_body = True
         self._check_head()
         self._see_expectation()
         super().on_headers_complete()
@@ -133,6 +147,7 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             return
         self._got_on = True
+        self._in_body = False
         super().on_message_complete()
 
     def _see_expectation(self) -> None:
@@ -166,8 +181,11 @@ class Http1Protocol(HttpToolsProtocol):
     # -- what is refused
 
     def _check_head(self) -> None:
-        headers = tuple(self.headers)
-        wrong = check_head(self.parser.get_http_version(), headers, self.url)
+        headers, version = tuple(self.headers), self.parser.get_http_version()
+        read, self._lead = bytes(self._lead or b""), None
+        line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())
+        wrong = check_request_line(line, read, behind=self._behind)
+        wrong = wrong or check_head(version, headers, self.url)
         if wrong is None and self.parser.should_upgrade() and has_body(headers):
             # The parser takes what follows for the new protocol: the command would lose its body.
             wrong = NO_UPGRADE
@@ -190,10 +208,14 @@ class Http1Protocol(HttpToolsProtocol):
             self._refuse(self._mend)
 
     def _refuse(self, detail: str) -> None:
-        """Answer what could not be read, and close. Where an earlier request of this connection
-        has no answer yet, nothing is written: its caller would take this for its own answer,
-        though the command may be on its way to the upstream."""
-        if _no_answer_due(self.cycle):
+        """Answer what could not be read, and close. Where a request of this connection that was
+        read whole has no answer yet, its caller would take this for it, though the command may be
+        on its way to the upstream: so what came behind it is passed over, as any further request
+        is, and the connection closes behind the answer that is due."""
+        if _answer_due(self.cycle):
+            self._ignore_further()
+            return
+        if not _begun(self.cycle):
             self.transport.write(_unreadable(detail, _sent(self.cycle)))
         self.transport.close()
 
@@ -247,11 +269,14 @@ def _answered(cycle: RequestResponseCycle | None) -> bool:
     return cycle is None or cycle.response_complete
 
 
-def _no_answer_due(cycle: RequestResponseCycle | None) -> bool:
-    """Whether the connection carries no request that was read whole and is not answered."""
-    if cycle is None or cycle.response_complete:
-        return True
-    return cycle.more_body and not cycle.response_started
+def _answer_due(cycle: RequestResponseCycle | None) -> bool:
+    """Whether a request was read whole and is not answered to its end."""
+    return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+
+def _begun(cycle: RequestResponseCycle | None) -> bool:
+    """Whether an answer is under way, so that no other may stand behind its beginning."""
+    return cycle is not None and not cycle.response_complete and cycle.response_started
 
 
 def _sent(cycle: RequestResponseCycle | None) -> Sent:

@@ -19,6 +19,7 @@ __all__ = [
     "UNREADABLE",
     "check_head",
     "check_message",
+    "check_request_line",
     "expects_continue",
     "has_body",
 ]
@@ -39,7 +40,11 @@ _METHOD_LIMIT = 32
 _LENGTH = re.compile(rb"[0-9]{1,19}")
 
 _VERSIONS = ("1.0", "1.1")
-_NOT_IN_A_HOST = frozenset(b" \t,/@")
+
+# RFC 9110 §7.2, RFC 3986 §3.2.2: a name or address, in brackets if it is of IPv6, and a port. No
+# comma, though the grammar has it: it may be two fields that a proxy joined.
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?")
+_ABSOLUTE = re.compile(rb"https?://([^/?]*)[/?]", re.IGNORECASE)
 
 
 def check_head(version: str, headers: Headers, target: bytes) -> str | None:
@@ -49,9 +54,23 @@ def check_head(version: str, headers: Headers, target: bytes) -> str | None:
         _check_version(version)
         or _check_target(target)
         or _check_host(version, headers)
+        or _check_authority(target, headers)
         or _check_coding(version, headers)
         or _check_length(headers)
     )
+
+
+def check_request_line(line: bytes, read: bytes, *, behind: bool) -> str | None:
+    """Whether ``line``, as the parser understood it, is what was read. It takes several blanks for
+    one, other protocols for HTTP, and a bare CR or LF for an empty line (RFC 9112 §2.2, §3).
+
+    ``read``: everything up to the end of the head, from the end of the message before on; ``behind``:
+    with some of that message in front.
+    """
+    at = read.find(line)
+    if at < 0 or (not behind and read[:at].replace(b"\r\n", b"")):
+        return UNREADABLE
+    return None
 
 
 def check_message(method: str, target: bytes, headers: Headers, size: int) -> str | None:
@@ -103,8 +122,20 @@ def _check_host(version: str, headers: Headers) -> str | None:
     hosts = _values(headers, b"host")
     if len(hosts) > 1 or (not hosts and version != "1.0"):
         return "Send exactly one Host field."
-    if hosts and (not hosts[0] or not _NOT_IN_A_HOST.isdisjoint(hosts[0])):
+    if hosts and not _HOST.fullmatch(hosts[0]):
         return "Send a Host field that is one host, with a port or without."
+    return None
+
+
+def _check_authority(target: bytes, headers: Headers) -> str | None:
+    """Absolute form is for all servers to take (RFC 9112 §3.2.2). One reader goes by its host, the
+    other by the field, so they must agree; nothing is fetched from there in any case."""
+    if target.startswith(b"/") or b"://" not in target:
+        return None
+    found = _ABSOLUTE.match(target)
+    hosts = _values(headers, b"host")
+    if found is None or not hosts or found[1].lower() != hosts[0].lower():
+        return "Send the path alone, or an http or https URL with the host that Host names."
     return None
 
 

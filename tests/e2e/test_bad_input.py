@@ -466,6 +466,35 @@ NO_HTTP = {
     "another version": b"POST /pay/v1/cases HTTP/3.0\r\nHost: g\r\n\r\n",
     "folded line": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nIdempotency-Key: a\r\n b\r\n\r\n",
     "control character": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nX-A: \x01\r\n\r\n",
+    "several blanks": b"POST  /pay/v1/cases HTTP/1.1\r\nHost: g\r\n\r\n",
+    "blank behind the version": b"POST /pay/v1/cases HTTP/1.1 \r\nHost: g\r\n\r\n",
+    "another protocol": b"POST /pay/v1/cases RTSP/1.0\r\nHost: g\r\n\r\n",
+    "another protocol's method": b"SOURCE /pay/v1/cases ICE/1.0\r\nHost: g\r\n\r\n",
+    "bare line feeds": b"POST /pay/v1/cases HTTP/1.1\nHost: g\nContent-Length: 0\n\n",
+    "a bare line feed in front": b"\nPOST /pay/v1/cases HTTP/1.1\r\nHost: g\r\n\r\n",
+    "a bare line feed in the head": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\nX-A: 1\r\n\r\n",
+    "a bare line feed at the end": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\n\n",
+    "a bare carriage return": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nX-A: a\rX-B: b\r\n\r\n",
+    "a null": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nX-A: a\x00b\r\n\r\n",
+    "a name that is no token": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nX\xe9: b\r\n\r\n",
+    "no colon": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nX-A\r\n\r\n",
+    "no name": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\n: a\r\n\r\n",
+    "a first line that is folded": b"POST /pay/v1/cases HTTP/1.1\r\n X-A: 1\r\nHost: g\r\n\r\n",
+    "a method in lower case": b"post /pay/v1/cases HTTP/1.1\r\nHost: g\r\n\r\n",
+    "an authority as target": b"CONNECT g:443 HTTP/1.1\r\nHost: g\r\n\r\n",
+    "no target": b"POST  HTTP/1.1\r\nHost: g\r\n\r\n",
+    "a target that is no path": b"POST @g/pay/v1/cases HTTP/1.1\r\nHost: g\r\n\r\n",
+    "a raw control character in the path": b"GET /pay/\x01 HTTP/1.1\r\nHost: g\r\n\r\n",
+    "raw UTF-8 in the path": b"GET /pay/\xc3\xa9 HTTP/1.1\r\nHost: g\r\n\r\n",
+    "a raw byte in the query": b"GET /pay/a?\xe9 HTTP/1.1\r\nHost: g\r\n\r\n",
+    "another host's URL": b"GET http://other/pay/v1/x HTTP/1.1\r\nHost: g\r\n\r\n",
+    "a URL of another scheme": b"GET ftp://g/pay/v1/x HTTP/1.1\r\nHost: g\r\n\r\n",
+    "lengths in a list": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: 2, 2\r\n\r\n{}",
+    "equal lengths": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n"
+    b"Content-Length: 2\r\n\r\n{}",
+    "a signed length": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: +2\r\n\r\n{}",
+    "a length of 2^64 and more": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\n"
+    b"Content-Length: 18446744073709551618\r\n\r\n{}",
     "blank before the colon": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nX-A : 1\r\n\r\n",
     "length and coding": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -475,6 +504,39 @@ NO_HTTP = {
     "bad chunk": b"POST /pay/v1/accounts/x/charges HTTP/1.1\r\nHost: g\r\nIdempotency-Key: k\r\n"
     b"X-Execution-Fence: 1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
 }
+
+
+BAD_CHUNKS = {
+    "0x in front": b"0x2\r\n{}\r\n0\r\n\r\n",
+    "a blank behind": b"2 \r\n{}\r\n0\r\n\r\n",
+    "a blank in front": b" 2\r\n{}\r\n0\r\n\r\n",
+    "a sign": b"+2\r\n{}\r\n0\r\n\r\n",
+    "an underscore": b"0_2\r\n{}\r\n0\r\n\r\n",
+    "no size": b"\r\n{}\r\n0\r\n\r\n",
+    "2^64 and 2": b"10000000000000002\r\n{}\r\n0\r\n\r\n",
+    "a bare line feed behind the size": b"2\n{}\r\n0\r\n\r\n",
+    "a bare line feed behind the data": b"2\r\n{}\n0\r\n\r\n",
+    "bare line feeds at the end": b"2\r\n{}\r\n0\n\n",
+    "a bare line feed at the end": b"2\r\n{}\r\n0\r\n\n",
+    "more data than it says": b"2\r\n{}x\r\n0\r\n\r\n",
+    "no line behind the data": b"2\r\n{}0\r\n\r\n",
+    "a bare line feed in an extension": b"2;a\nb\r\n{}\r\n0\r\n\r\n",
+    "a bare carriage return in an extension": b"2;a\rb\r\n{}\r\n0\r\n\r\n",
+    "a null in an extension": b"2;a\x00b\r\n{}\r\n0\r\n\r\n",
+    "a line feed in a quoted extension": b'2;a="\n"\r\n{}\r\n0\r\n\r\n',
+    "a length in the trailers": b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n",
+    "a coding in the trailers": b"2\r\n{}\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "a folded trailer": b"2\r\n{}\r\n0\r\nX-A: a\r\n b\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("chunks", BAD_CHUNKS.values(), ids=BAD_CHUNKS)
+def test_chunks_that_two_readers_may_cut_differently_are_refused(
+    scene: Scene, chunks: bytes
+) -> None:
+    exchange = scene.caller.raw(charge_head(scene, "Transfer-Encoding: chunked") + chunks)
+    assert_problem(exchange.next(), "request-invalid")
+    assert exchange.read_all() == b""
 
 
 @pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP)
@@ -502,18 +564,29 @@ def test_a_head_without_an_end_is_cut_off(scene: Scene, size: int) -> None:
 
 
 @admits
+@pytest.mark.parametrize("how", ["in one piece", "one after the other"])
 @pytest.mark.parametrize("behind", [b"garbage\r\n\r\n", b"{}{}{}", b"\x00" * 10])
-def test_garbage_behind_a_request_is_never_its_answer(scene: Scene, behind: bytes) -> None:
-    """A 400 there would say "not sent" of a command that is on its way."""
+def test_garbage_behind_a_request_is_never_its_answer(
+    scene: Scene, behind: bytes, how: str
+) -> None:
+    """A 400 there would say "not sent" of a command that is on its way. It gets its own answer,
+    and the connection ends."""
     gate = Gate()
     scene.upstream.next(gated(gate))
-    exchange = scene.caller.raw(charge_head(scene, "Content-Length: 2") + b"{}")
-    scene.upstream.wait_for_requests(1)
-    exchange.send(behind)
-    assert exchange.read_all() == b""
+    command = charge_head(scene, "Content-Length: 2") + b"{}"
+    if how == "in one piece":
+        exchange = scene.caller.raw(command + behind)
+        scene.upstream.wait_for_requests(1)
+    else:
+        exchange = scene.caller.raw(command)
+        scene.upstream.wait_for_requests(1)
+        exchange.send(behind)
+        assert scene.caller.call("GET", "/healthz").status == 200  # so that it has been read
     gate.release()
-    scene.wait_for_state("settled")
-    assert scene.upstream.count == 1
+    reply = exchange.next()
+    assert (reply.status, reply.one("Connection")) == (201, "close")
+    assert exchange.read_all() == b""
+    assert (scene.state(), scene.upstream.count) == ("settled", 1)
 
 
 @admits

@@ -13,6 +13,7 @@ from gateway.core.framing import (
     UNREADABLE,
     check_head,
     check_message,
+    check_request_line,
     expects_continue,
     has_body,
 )
@@ -22,7 +23,7 @@ HOST = (b"host", b"gateway.test")
 CHUNKED = (b"transfer-encoding", b"chunked")
 
 
-@pytest.mark.parametrize("target", [b"/", b"/pay/v1/cases?a=b", b"/a?", b"http://h/a", b"*"])
+@pytest.mark.parametrize("target", [b"/", b"/pay/v1/cases?a=b", b"/a?u=http://h/a", b"*"])
 @pytest.mark.parametrize(
     ("version", "headers"),
     [
@@ -64,11 +65,81 @@ def test_a_fragment_is_refused(target: bytes) -> None:
         [b"a,b"],
         [b"a/b"],
         [b"u@a"],
+        [b"a?b"],
+        [b"a#b"],
+        [b"a\\b"],
+        [b"a:b"],
+        [b"a:1:2"],
+        [b":80"],
+        [b"[::1"],
+        [b"::1"],
+        [b"[::1%eth0]"],
+        [b"caf\xe9"],
+        [b"a%zz"],
+        [b"a%"],
+        [b'"a"'],
+        [b"<a>"],
     ],
 )
 def test_a_host_that_is_not_one_host_is_refused(version: str, hosts: list[bytes]) -> None:
     headers = tuple((b"host", host) for host in hosts)
     assert "Host" in (check_head(version, headers, b"/") or "")
+
+
+@pytest.mark.parametrize("host", [b"a", b"A-1.b_c", b"a:", b"a:80", b"[::1]", b"[::1]:8", b"a%2d"])
+def test_a_host_may_be_any_name_or_address(host: bytes) -> None:
+    assert check_head("1.1", ((b"host", host),), b"/") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "passes"),
+    [
+        (b"http://h/a", b"h", True),
+        (b"HTTP://H/a", b"h", True),
+        (b"https://h:8/a?b", b"h:8", True),
+        (b"http://h?b", b"h", True),
+        (b"http://other/a", b"h", False),
+        (b"http://h:80/a", b"h", False),
+        (b"http://h@other/a", b"h", False),
+        (b"http://other@h/a", b"h", False),
+        (b"http:///a", b"h", False),
+        (b"http://h", b"h", False),
+        (b"ftp://h/a", b"h", False),
+        (b"x:http://h/a", b"h", False),
+    ],
+)
+def test_absolute_form_names_the_host_that_host_names(
+    target: bytes, host: bytes, passes: bool
+) -> None:
+    assert (check_head("1.1", ((b"host", host),), target) is None) is passes
+
+
+LINE = b"GET /a HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("read", "passes"),
+    [
+        (LINE + b"Host: a\r\n\r\n", True),
+        (b"\r\n\r\n" + LINE, True),
+        (b"\n" + LINE, False),
+        (b"\r" + LINE, False),
+        (b"\r\n\r" + LINE, False),
+        (b"GET  /a HTTP/1.1\r\n", False),
+        (b"GET /a  HTTP/1.1\r\n", False),
+        (b"GET /a HTTP/1.1 \r\n", False),
+        (b"GET\t/a HTTP/1.1\r\n", False),
+        (b"GET /a HTTP/1.1\n", False),
+        (b"GET /a RTSP/1.1\r\n", False),
+    ],
+)
+def test_a_request_line_is_taken_as_it_is_written(read: bytes, passes: bool) -> None:
+    assert (check_request_line(LINE, read, behind=False) is None) is passes
+
+
+def test_behind_another_message_only_the_line_itself_is_looked_at() -> None:
+    assert check_request_line(LINE, b"}\n" + LINE, behind=True) is None
+    assert check_request_line(LINE, b"}\nGET /a RTSP/1.1\r\n", behind=True) == UNREADABLE
 
 
 def test_only_http_1_0_may_go_without_a_host() -> None:
