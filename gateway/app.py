@@ -119,7 +119,7 @@ class Gateway:
             on_settled=journal.settled,
         )
         self._endpoint = Endpoint(
-            Intake(policies, self._clients, self._passages, keys, pseudonym),
+            Intake(policies, self._clients, self._passages, keys, pseudonym, settings.trusted),
             executor,
             journal,
             self._audit,
@@ -138,7 +138,7 @@ class Gateway:
             clock=now_s,
             on_forgotten=self._count_forgotten,
         )
-        door = Door(keys, self.metrics, lambda: self.room.closing)
+        door = Door(keys, self.metrics, lambda: self.room.closing, settings.trusted)
         jobs, of_jobs = JobStore(database, self.witness), JobJournal(self.metrics.jobs)
         self._jobs = Jobs(
             door,

@@ -216,7 +216,7 @@ class Http1Protocol(HttpToolsProtocol):
             self._ignore_further()
             return
         if not _begun(self.cycle):
-            self.transport.write(_unreadable(detail, _sent(self.cycle)))
+            self.transport.write(_unreadable(detail, _sent(self.cycle), self.client))
         self.transport.close()
 
 
@@ -287,7 +287,7 @@ def _sent(cycle: RequestResponseCycle | None) -> Sent:
     return "unknown" if streams else "no"
 
 
-def _unreadable(detail: str, sent: Sent) -> bytes:
+def _unreadable(detail: str, sent: Sent, client: tuple[str, int] | None) -> bytes:
     request_id = uuid4().hex
     problem = Problem("request-invalid", detail, sent=sent)
     answer = of_problem(problem, "rejected", request_id)
@@ -296,6 +296,7 @@ def _unreadable(detail: str, sent: Sent) -> bytes:
             request_id=request_id,
             status=answer.status,
             outcome=answer.outcome,
+            caller=client[0] if client else None,
             problem=answer.problem,
         )
     )

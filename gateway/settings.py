@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway import faults
 from gateway.core.budget import LEAST_POOL, USUAL_POOL, Shares
+from gateway.core.forwarded import NOBODY, Trusted, parse_trusted
 from gateway.errors import ConfigurationError
 
 __all__ = ["PREFIX", "Settings", "load_settings"]
@@ -96,6 +97,11 @@ class Settings(BaseSettings):
         "is admitted. Each holds a socket to its upstream, and the usual limit of open files "
         "(ulimit -n) is from 1024 to 4096.",
     )
+    trusted_proxies: str | None = Field(
+        default=None,
+        description="Networks and addresses, separated by commas, whose proxies are believed about "
+        "where a request came from. Unset: nobody, since anybody can write those fields.",
+    )
     audit_days: int = Field(
         default=400,
         ge=1,
@@ -161,6 +167,18 @@ class Settings(BaseSettings):
         if value is not None:
             faults.parse(value)
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_trusted(value)
+        return value
+
+    @property
+    def trusted(self) -> Trusted:
+        """``trusted_proxies``, read."""
+        return NOBODY if self.trusted_proxies is None else parse_trusted(self.trusted_proxies)
 
     @model_validator(mode="after")
     def _keys_outlive_jobs(self) -> Settings:

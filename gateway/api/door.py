@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.core.answers import rows_lost
 from gateway.core.auth import Principal
+from gateway.core.forwarded import NOBODY, Trusted
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
@@ -22,7 +23,14 @@ from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import of_problem
 from gateway.proxy.body import BODY_S, Gone, TooLarge, TooSlow, declared_length, read_body
 from gateway.proxy.endpoint import STOPPING, respond_unread
-from gateway.proxy.intake import Identity, Keys, Refused, principal_of, request_id_of
+from gateway.proxy.intake import (
+    Identity,
+    Keys,
+    Refused,
+    identity_of,
+    principal_of,
+    request_id_of,
+)
 from gateway.proxy.respond import Message, Receive, Send, respond
 
 __all__ = ["Door", "Question", "Route", "overloaded", "reply", "unavailable"]
@@ -55,17 +63,24 @@ class Question:
 class Door:
     """The way in and out of every route."""
 
-    def __init__(self, keys: Keys, metrics: Metrics, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        metrics: Metrics,
+        stopping: Callable[[], bool],
+        trusted: Trusted = NOBODY,
+    ) -> None:
         self._keys = keys
         self._metrics = metrics
         self._stopping = stopping
+        self._trusted = trusted
 
     async def take(
         self, route: Route, scope: Mapping[str, Any], receive: Receive
     ) -> Question | Refused | Gone:
         """The question, or why it is not answered."""
         headers: Headers = tuple(scope["headers"])
-        identity = Identity(request_id_of(headers))
+        identity = identity_of(scope, self._trusted)
         principal = principal_of(self._keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
@@ -122,6 +137,7 @@ class Door:
         log.event(
             event,
             request_id=identity.request_id,
+            caller=identity.caller,
             tenant=principal.tenant_name if principal else None,
             principal=principal.name if principal else None,
             problem=problem.type,

@@ -43,7 +43,9 @@ _VERSIONS = ("1.0", "1.1")
 
 # RFC 9110 §7.2, RFC 3986 §3.2.2: a name or address, in brackets if it is of IPv6, and a port. No
 # comma, though the grammar has it: it may be two fields that a proxy joined.
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?")
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?"
+)
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)[/?]", re.IGNORECASE)
 
 
@@ -64,8 +66,8 @@ def check_request_line(line: bytes, read: bytes, *, behind: bool) -> str | None:
     """Whether ``line``, as the parser understood it, is what was read. It takes several blanks for
     one, other protocols for HTTP, and a bare CR or LF for an empty line (RFC 9112 §2.2, §3).
 
-    ``read``: everything up to the end of the head, from the end of the message before on; ``behind``:
-    with some of that message in front.
+    ``read``: everything from the end of the message before up to that of the head; ``behind``: with
+    some of that message in front.
     """
     at = read.find(line)
     if at < 0 or (not behind and read[:at].replace(b"\r\n", b"")):

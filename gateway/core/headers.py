@@ -9,16 +9,19 @@ that would matter it never reaches the upstream.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from gateway.core.model import Headers
 
 __all__ = [
     "CONTROL",
+    "LOOP",
     "decode_lines",
     "encode_lines",
     "end_to_end",
     "folded",
+    "last_hop",
     "loops",
     "nominated",
     "recordable",
@@ -46,6 +49,13 @@ CONTROL = frozenset(
     {b"authorization", b"idempotency-key", b"x-execution-fence", b"x-execution-entity"}
 )
 """Request fields that speak to the gateway; passed up only where the policy says so."""
+
+LOOP = b"gateway-loop"
+"""In the answer to a loop: the gateway that sent us what we refused, by its name in ``Via``, or
+``other`` where something else did."""
+
+_PSEUDONYM = re.compile(rb"fencegate-[0-9a-f]{12}")
+_COMMENT = re.compile(rb"\((?:[^()\\]|\\.)*\)")
 
 _FOLD = bytes(byte if chr(byte).isalnum() and byte < 128 else 45 for byte in range(256)).lower()
 """Lower case, and a dash for whatever is neither letter nor digit."""
@@ -121,12 +131,22 @@ def recordable(headers: Headers) -> Headers:
 
 def loops(headers: Headers, pseudonym: bytes) -> bool:
     """Whether ``pseudonym`` received this message before, by its ``Via`` (RFC 9110 §7.6.3)."""
-    for value in values(headers, b"via"):
-        for hop in value.split(b","):
-            words = hop.split()
-            if len(words) > 1 and words[1] == pseudonym:
-                return True
-    return False
+    return pseudonym in map(_received_by, b",".join(values(headers, b"via")).split(b","))
+
+
+def last_hop(headers: Headers) -> bytes | None:
+    """The pseudonym of the gateway that handed a message on, where a gateway of this kind is the
+    last that ``Via`` names; ``None`` where anybody else is, or nobody."""
+    lines = values(headers, b"via")
+    if not lines:
+        return None
+    name = _received_by(_COMMENT.sub(b"", lines[-1]).rpartition(b",")[2])
+    return name if _PSEUDONYM.fullmatch(name) else None
+
+
+def _received_by(hop: bytes) -> bytes:
+    words = hop.split()
+    return words[1].lower() if len(words) > 1 else b""
 
 
 def encode_lines(headers: Headers) -> bytes:

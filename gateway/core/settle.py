@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from gateway.core.headers import LOOP, values
 from gateway.core.model import Exchange, Fault, Response, Rules, Stage
 
 __all__ = [
@@ -74,23 +75,40 @@ class Unknown:
 Outcome = NotSent | NotExecuted | Answered | Unknown
 
 
-def classify(exchange: Exchange, rules: Rules) -> Outcome:
-    """Judge one exchange by its stage and, where a status was seen, by the policy's lists."""
+def classify(exchange: Exchange, rules: Rules, hop: bytes | None = None) -> Outcome:
+    """Judge one exchange by its stage and, where a status was seen, by the policy's lists.
+    ``hop``: under which name it went up, in ``Via``."""
     if exchange.stage < Stage.SENDING_HEADERS:
         return NotSent(exchange.fault or "closed")
     if exchange.response is None:
         return Unknown(exchange.fault or "closed", sent_of(exchange.stage))
-    return _by_status(exchange, exchange.response, rules)
+    return _by_status(exchange, exchange.response, rules, hop)
 
 
-def _by_status(exchange: Exchange, response: Response, rules: Rules) -> Outcome:
+def _by_status(exchange: Exchange, response: Response, rules: Rules, hop: bytes | None) -> Outcome:
     whole = exchange.stage is Stage.BODY_COMPLETE
     if response.status in rules.not_executed:
         return NotExecuted(response, complete=whole or exchange.oversize)
     if response.status in rules.ambiguous:
         start = Response(response.status, response.headers, response.body[:EVIDENCE_LIMIT])
         return Unknown(exchange.fault, "yes", start)
+    refused = _looped(response)
+    if refused and refused == [hop]:
+        return NotExecuted(response, complete=whole or exchange.oversize)
+    if refused:
+        return _said(response)
     return Answered(response, kept=whole, complete=whole or exchange.oversize)
+
+
+def _looped(response: Response) -> list[bytes]:
+    """Whom a gateway refused with this answer, because the request had come through it before.
+
+    It refuses before it remembers or sends anything. If the refused hop is our own, nobody in
+    between did anything either: whoever acts on a request on the way would have put its own name
+    behind ours. If it is another, that one handed our request on, and what else it did it alone
+    knows. As an answer it would be replayed for ever, long after the route is mended.
+    """
+    return values(response.headers, LOOP) if response.status == 508 else []
 
 
 def after_resend(outcome: Outcome, rules: Rules) -> Answered | Unknown:

@@ -34,6 +34,7 @@ class Decided:
     """One request and what became of it. ``None`` is left out of the line.
 
     ``key_digest``: hex, the row's primary key; never the key itself. ``fence`` is the request's,
+    ``caller``: the address that it came from, as far as that can be believed;
     ``mark`` the entity's high-water mark after it. ``decision`` is the name of the decision,
     ``outcome`` what ``Gateway-Outcome`` said, ``problem`` the problem type. Durations in
     milliseconds: of the whole request, and of its parts.
@@ -42,6 +43,7 @@ class Decided:
     request_id: str
     status: int
     outcome: str
+    caller: str | None = None
     tenant: str | None = None
     principal: str | None = None
     policy: str | None = None

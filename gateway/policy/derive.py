@@ -17,7 +17,9 @@ from gateway.core.canonical import ABSENT, Absent, Document, Json, Unreadable, l
 from gateway.core.fences import fence_of_json, fence_of_text, parse_fence
 from gateway.core.fingerprint import Parts, body_type, chosen_headers, fingerprint
 from gateway.core.form import Parameters, percent_decode, spelled
-from gateway.core.headers import folded, nominated, twin, values
+from gateway.core.forwarded import is_forwarding
+from gateway.core.framing import NO_UPGRADE
+from gateway.core.headers import CONTROL, folded, nominated, twin, values
 from gateway.core.keys import OWS, Refusal, check_key, parse_key
 from gateway.core.model import Headers
 from gateway.core.multipart import Multipart
@@ -42,8 +44,9 @@ _OVERRIDES = {
     b"x-rewrite-url": "path",
 }
 
-# Without them the upstream is asked for something else, whatever the templates read.
-_FRAME = frozenset({b"content-length", b"host"})
+# Without them it is another request, or a loop shows late, whatever the templates read. What tells
+# where it came from must not be for the caller to take away either.
+_NEVER_NAMED = frozenset({b"content-length", b"host", b"via", *CONTROL})
 
 _FENCE_NAME = "x-execution-fence"
 _FENCE = _FENCE_NAME.encode("ascii")
@@ -196,15 +199,24 @@ def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
                 "request-invalid",
                 f"The field {_shown(name)} changes the {changed}; send that {changed} itself.",
             )
-    return None
+    return _check_nominated(_NEVER_NAMED, headers)
 
 
 def _check_request(command: CompiledCommand, raw_query: bytes, headers: Headers) -> Refusal | None:
     return (
         check_passage(headers, raw_query)
-        or _check_nominated(command, headers)
+        or _check_nominated(command.decisive, headers)
+        or _check_upgrade(headers)
         or _check_query(raw_query)
     )
+
+
+def _check_upgrade(headers: Headers) -> Refusal | None:
+    """A command must not be taken for the first request of another protocol (RFC 9110 §7.8). An
+    offer is one only where ``Connection`` names it."""
+    if values(headers, b"upgrade") and b"upgrade" in nominated(headers):
+        return Refusal("request-invalid", NO_UPGRADE)
+    return None
 
 
 def _check_query(raw_query: bytes) -> Refusal | None:
@@ -262,11 +274,14 @@ def _override(where: str) -> Refusal:
     )
 
 
-def _check_nominated(command: CompiledCommand, headers: Headers) -> Refusal | None:
-    """A field that ``Connection`` names ends here, so the upstream must not depend on it."""
-    decisive = frozenset(map(folded, command.decisive | _FRAME))
-    for name in sorted(nominated(headers)):
-        if folded(name) in decisive:
+def _check_nominated(decisive: frozenset[bytes], headers: Headers) -> Refusal | None:
+    """A field that ``Connection`` names ends here, so nobody must depend on it."""
+    names = nominated(headers)
+    if not names:
+        return None
+    alike = frozenset(map(folded, decisive))
+    for name in sorted(names):
+        if folded(name) in alike or is_forwarding(name):
             return Refusal(
                 "request-invalid",
                 f"Connection names {_shown(name)}, without which this would be another request; "

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic_core import PydanticCustomError
 
 from gateway.core.canonical import parse_pointer
+from gateway.core.forwarded import is_forwarding
 from gateway.core.headers import folded
 from gateway.policy.matcher import PatternError, check_path, parse_pattern
 from gateway.policy.probes import TargetError, parse_target
@@ -28,6 +29,7 @@ __all__ = [
     "Address",
     "address",
     "choice",
+    "compared_name",
     "header_name",
     "is_own",
     "keep",
@@ -202,6 +204,16 @@ def header_name(text: str) -> str:
     return text
 
 
+def compared_name(text: str) -> str:
+    """A field name that a fingerprint may cover."""
+    if is_forwarding(header_name(text).encode("ascii")):
+        raise wrong(
+            f"{text} says where a request came from, which may change from one try to the next",
+            "remove it",
+        )
+    return text
+
+
 def sent_name(text: str) -> str:
     """A field name under which the gateway may send a value of its own."""
     name = _folded(header_name(text))
@@ -265,6 +277,8 @@ def _unreadable(name: str) -> str | None:
         return "is a credential, which would stand in records and logs"
     if lower == "date":
         return "is another at every attempt"
+    if is_forwarding(name.encode("ascii")):
+        return "says where a request came from, which anybody may write, and may change"
     if _is_of_connection(name, _UNREADABLE):
         return "belongs to the connection, not to a command"
     return None

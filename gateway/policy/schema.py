@@ -51,6 +51,7 @@ _KeptSize = Annotated[
 _Days = Annotated[int, Field(ge=1, le=MAX_DAYS)]
 _File = Annotated[str, Field(min_length=1)]
 _HeaderName = Annotated[str, AfterValidator(fields.header_name)]
+_ComparedName = Annotated[str, AfterValidator(fields.compared_name)]
 _SentName = Annotated[str, AfterValidator(fields.sent_name)]
 _Template = Annotated[str, AfterValidator(fields.template)]
 
@@ -78,7 +79,7 @@ class FingerprintModel(_Model):
     ignore: list[Annotated[str, AfterValidator(fields.pointer)]] = []
     """Members of the body that may differ between retries, as JSON pointers, e.g.
     /metadata/trace_id."""
-    headers: Annotated[list[_HeaderName], Field(max_length=MAX_FIELDS)] = []
+    headers: Annotated[list[_ComparedName], Field(max_length=MAX_FIELDS)] = []
     """Fields that must be equal too, e.g. Stripe-Version; never the fence."""
 
 

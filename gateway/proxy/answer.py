@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.core.decide import SettledBy
-from gateway.core.headers import relayable
+from gateway.core.headers import LOOP, relayable
 from gateway.core.model import Headers, Response
 from gateway.core.problems import Problem, ProblemType, body_of
 from gateway.upstream import Transfer
@@ -76,6 +76,9 @@ def of_problem(
         headers.append((b"retry-after", b"%d" % problem.retry_after_s))
     if problem.type == "unauthenticated":
         headers.append((b"www-authenticate", b'Bearer realm="fencegate"'))
+    refused = problem.members.get("refused")
+    if isinstance(refused, str):
+        headers.append((LOOP, refused.encode("ascii")))
     compared = problem.members.get("fingerprint") != "not-compared"
     return Answer(
         kind.status,

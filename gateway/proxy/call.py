@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from gateway.core.command import Command
+from gateway.core.headers import last_hop
 from gateway.core.model import Rules
 from gateway.upstream import Client, Deadlines, Request
 
@@ -38,6 +39,11 @@ class Call:
     tenant_name: str
     key_field: bytes | None = None
     resent: bool = False
+
+    @property
+    def hop(self) -> bytes | None:
+        """Our name in the request's ``Via``."""
+        return last_hop(self.request.headers)
 
     def resend(self, key: str) -> Call:
         """The same under a new attempt and the key that is recorded: a release may derive another,

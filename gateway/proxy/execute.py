@@ -382,7 +382,7 @@ class Executor:
         if exchange is None:
             return
         # Another attempt may have taken over meanwhile: a key "in use" then says nothing of this.
-        outcome = after_resend(classify(exchange, call.rules), call.rules)
+        outcome = after_resend(classify(exchange, call.rules, call.hop), call.rules)
         if isinstance(outcome, Answered):
             faults.reach("answer.late")
             await asyncio.wait({held})  # "unknown" is on record before what heals it
@@ -415,7 +415,7 @@ def _topic(command: Command, decision: Decision) -> Topic | None:
 
 
 def _judge(call: Call, exchange: Exchange) -> Outcome:
-    outcome = classify(exchange, call.rules)
+    outcome = classify(exchange, call.rules, call.hop)
     return after_resend(outcome, call.rules) if call.resent else outcome
 
 

@@ -7,15 +7,17 @@ fence, fingerprint. Until the last of them nothing of the request is remembered 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from gateway.core.auth import Principal, Snapshot
 from gateway.core.command import Command
 from gateway.core.fingerprint import key_digest, upstream_key
-from gateway.core.headers import CONTROL, loops, sendable, values
+from gateway.core.forwarded import NOBODY, Trusted, caller_of, passed_on
+from gateway.core.headers import CONTROL, last_hop, loops, sendable, values
 from gateway.core.keys import Refusal
+from gateway.core.local import foreign
 from gateway.core.model import Headers, Rules
 from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
@@ -35,7 +37,16 @@ from gateway.proxy.respond import Receive
 from gateway.upstream import Client, Request, Streamed
 from gateway.upstream.messages import encode_head
 
-__all__ = ["Identity", "Intake", "Keys", "Passage", "Refused", "principal_of", "request_id_of"]
+__all__ = [
+    "Identity",
+    "Intake",
+    "Keys",
+    "Passage",
+    "Refused",
+    "identity_of",
+    "principal_of",
+    "request_id_of",
+]
 
 _NO_ATTEMPT = UUID(int=0)
 _REQUEST_ID_LIMIT = 64
@@ -57,10 +68,12 @@ class Keys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks, and under which id its log lines stand."""
+    """Who asks, and under which id its log lines stand. ``caller``: the address it came from, as
+    far as that can be believed."""
 
     request_id: str
     principal: Principal | None = None
+    caller: str | None = None
 
     @property
     def holds_key(self) -> bool:
@@ -116,25 +129,27 @@ Taken = Refused | Passage | Admissible | Gone
 @dataclass(frozen=True, slots=True)
 class Intake:
     """``pseudonym`` names this deployment in ``Via``. ``clients`` and ``passages``: one client per
-    upstream, by name; apart, so that what streams through takes no connection from commands."""
+    upstream, by name; apart, so that what streams through takes no connection from commands.
+    ``trusted``: the proxies that are believed about where a request came from."""
 
     policies: Policies
     clients: Mapping[str, Client]
     passages: Mapping[str, Client]
     keys: Keys
     pseudonym: bytes
+    trusted: Trusted = NOBODY
 
     async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
         """Take one request in, its body included if it is a command. ``at_a_limit`` says why no
         further command can be taken now, if none can; it is asked before the body is read."""
         headers: Headers = tuple(scope["headers"])
-        identity = Identity(request_id_of(headers))
+        identity = identity_of(scope, self.trusted)
         if loops(headers, self.pseudonym):
-            return Refused(identity, _LOOP, unread=True)
+            return Refused(identity, _loop(headers), unread=True)
         principal = principal_of(self.keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
-        identity = Identity(identity.request_id, principal)
+        identity = replace(identity, principal=principal)
         found = self.policies.match(scope["method"], scope["raw_path"])
         match found:
             case NoPolicy(detail):
@@ -199,7 +214,7 @@ class Intake:
         request = Request(
             method.encode("ascii"),
             match.target(query),
-            self._headers_up(match.upstream, headers, identity, match, command),
+            self._headers_up(match.upstream, scope, identity, match, command),
             body,
         )
         unwritable = _unwritable(request)
@@ -234,7 +249,7 @@ class Intake:
         request = Request(
             scope["method"].encode("ascii"),
             found.target(query),
-            self._headers_up(found.upstream, headers, identity),
+            self._headers_up(found.upstream, scope, identity),
             Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
         )
         unwritable = _unwritable(request)
@@ -246,7 +261,7 @@ class Intake:
     def _headers_up(
         self,
         upstream: Upstream,
-        headers: Headers,
+        scope: Mapping[str, Any],
         identity: Identity,
         match: Match | None = None,
         command: Command | None = None,
@@ -260,18 +275,34 @@ class Intake:
             if match.command.pass_authorization and not identity.holds_key:
                 withheld -= {b"authorization"}
         dropped = _REPLACED | withheld | {name.lower() for name, _ in ours}
-        kept = sendable(headers, dropped)
-        via = (b"via", b"1.1 " + self.pseudonym)
+        kept = sendable(tuple(scope["headers"]), dropped)
+        kept = passed_on(kept, _peer(scope), self.trusted)
+        via = (b"via", b"%b %b" % (scope["http_version"].encode(), self.pseudonym))
         return ((b"host", upstream.authority), *kept, *ours, via)
 
 
 def principal_of(keys: Keys, headers: Headers) -> Principal | Problem:
-    """Who asks, or why that cannot be told."""
+    """Who asks, or why that cannot be told. Without keys it is anybody on this machine."""
     snapshot = keys.current()
     if snapshot is None:
         return _KEYS_UNKNOWN
-    principal = snapshot.anonymous or snapshot.authenticate(values(headers, b"authorization"))
+    if snapshot.anonymous is not None:
+        wrong = foreign(headers)
+        return snapshot.anonymous if wrong is None else Problem("local-only", wrong)
+    principal = snapshot.authenticate(values(headers, b"authorization"))
     return principal or _UNAUTHENTICATED
+
+
+def identity_of(scope: Mapping[str, Any], trusted: Trusted) -> Identity:
+    """What is known of whoever asks before its key is looked at."""
+    headers: Headers = tuple(scope["headers"])
+    return Identity(request_id_of(headers), caller=caller_of(headers, _peer(scope), trusted))
+
+
+def _peer(scope: Mapping[str, Any]) -> str | None:
+    """The address at the other end of the connection; ``None`` where it has none."""
+    client = scope.get("client")
+    return client[0] if client else None
 
 
 def command_of(match: Match, derived: Derived, principal: Principal, request_id: str) -> Command:
@@ -361,6 +392,16 @@ def _problem(refusal: Refusal) -> Problem:
     return Problem(refusal.type, refusal.detail, members=dict(refusal.members))
 
 
+def _loop(headers: Headers) -> Problem:
+    hop = last_hop(headers) or b"other"
+    return Problem(
+        "loop-detected",
+        "Point the policy's upstream at the API itself: this request came through this gateway "
+        "before.",
+        members={"refused": hop.decode("ascii")},
+    )
+
+
 def _too_large(limit: int) -> Problem:
     return Problem(
         "body-too-large",
@@ -369,10 +410,6 @@ def _too_large(limit: int) -> Problem:
     )
 
 
-_LOOP = Problem(
-    "loop-detected",
-    "Point the policy's upstream at the API itself: this request came through this gateway before.",
-)
 _UNAUTHENTICATED = Problem(
     "unauthenticated",
     "Send one Authorization field with a gateway key: Bearer fg_…; `fencegate keys add` makes one.",

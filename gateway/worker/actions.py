@@ -30,6 +30,7 @@ ACTIONS: Mapping[ProblemType, Action] = {
     # An operator's matter, mended without a new job: the job is to be there when it is.
     "unauthenticated": "wait",
     "forbidden": "refused",
+    "local-only": "refused",
     "entity-mismatch": "refused",
     "no-policy": "refused",
     "tool-unknown": "refused",

@@ -67,7 +67,7 @@ def same_key(here: Rig, _: int) -> Exchange:
 
 def half_a_body(here: Rig, number: int) -> Exchange:
     head = (
-        f"POST /pay/v1/loads/{number} HTTP/1.1\r\nHost: gateway.test\r\n"
+        f"POST /pay/v1/loads/{number} HTTP/1.1\r\nHost: localhost\r\n"
         f"Idempotency-Key: n{number}\r\nContent-Length: 9\r\n\r\n12"
     )
     return here.scene.caller.raw(head.encode())

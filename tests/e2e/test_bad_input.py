@@ -294,7 +294,7 @@ def test_an_entity_field_beside_a_derived_one_is_one_line_with_a_value(
 def charge_head(scene: Scene, *more: str) -> bytes:
     lines = [
         f"POST /pay/v1/accounts/{scene.account}/charges HTTP/1.1",
-        "Host: gateway.test",
+        "Host: localhost",
         f"Idempotency-Key: {scene.key()}",
         "X-Execution-Fence: 5",
         *more,
@@ -489,7 +489,8 @@ NO_HTTP = {
     "a raw byte in the query": b"GET /pay/a?\xe9 HTTP/1.1\r\nHost: g\r\n\r\n",
     "another host's URL": b"GET http://other/pay/v1/x HTTP/1.1\r\nHost: g\r\n\r\n",
     "a URL of another scheme": b"GET ftp://g/pay/v1/x HTTP/1.1\r\nHost: g\r\n\r\n",
-    "lengths in a list": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: 2, 2\r\n\r\n{}",
+    "lengths in a list": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\n"
+    b"Content-Length: 2, 2\r\n\r\n{}",
     "equal lengths": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n"
     b"Content-Length: 2\r\n\r\n{}",
     "a signed length": b"POST /pay/v1/cases HTTP/1.1\r\nHost: g\r\nContent-Length: +2\r\n\r\n{}",
@@ -597,7 +598,9 @@ def test_a_trailer_names_neither_key_nor_fence(scene: Scene) -> None:
     assert exchange.reply().status == 201
     assert scene.mark() == 5
     assert scene.upstream.requests[0].all("X-Trailer") == []
-    only = b"POST /pay/v1/accounts/%b/charges HTTP/1.1\r\nHost: g\r\n" % scene.account.encode()
+    only = (
+        b"POST /pay/v1/accounts/%b/charges HTTP/1.1\r\nHost: localhost\r\n" % scene.account.encode()
+    )
     only += b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + trailers + b"\r\n"
     assert_problem(scene.caller.raw(only).reply(), "key-missing")
 
@@ -614,12 +617,46 @@ def test_a_body_behind_an_offer_to_upgrade_is_refused_and_never_lost(
     assert "Upgrade" in assert_problem(reply, "request-invalid")["detail"]
 
 
+@pytest.mark.parametrize(
+    "offer",
+    [UPGRADE, ("Connection: upgrade", "Upgrade: websocket"), ("Connection: UPGRADE", "Upgrade: ,")],
+)
+def test_an_offer_to_upgrade_is_refused_on_a_command_without_a_body_too(
+    scene: Scene, offer: tuple[str, ...]
+) -> None:
+    reply = scene.caller.raw(charge_head(scene, *offer, "Content-Length: 0")).reply()
+    assert "Upgrade" in assert_problem(reply, "request-invalid")["detail"]
+
+
 @admits
-def test_an_offer_to_upgrade_without_a_body_is_passed_over(scene: Scene) -> None:
-    reply = scene.caller.raw(charge_head(scene, *UPGRADE, "Content-Length: 0")).reply()
+@pytest.mark.parametrize("offer", [("Upgrade: h2c",), ("Connection: upgrade",)])
+def test_half_an_offer_is_none(scene: Scene, offer: tuple[str, ...]) -> None:
+    assert scene.caller.raw(charge_head(scene, *offer, "Content-Length: 0")).reply().status == 201
+    assert scene.upstream.requests[0].all("Upgrade") == []
+
+
+@admits
+def test_an_offer_to_upgrade_is_passed_over_where_nothing_is_guarded(scene: Scene) -> None:
+    lines = "\r\n".join(["GET /pay/v1/report HTTP/1.1", "Host: localhost", *UPGRADE, "", ""])
+    reply = scene.caller.raw(lines.encode(), method="GET").reply()
     assert (reply.status, reply.one("Connection")) == (201, "close")
     (request,) = scene.upstream.requests
     assert (request.all("Upgrade"), request.all("HTTP2-Settings")) == ([], [])
+
+
+NEVER_NAMED = [
+    *("host", "Content-Length", "VIA", "authorization", "Idempotency-Key", "x-execution-fence"),
+    *("x-execution-entity", "X_Execution_Fence", "forwarded", "X-Forwarded-For", "x-real-ip"),
+]
+
+
+@pytest.mark.parametrize("name", NEVER_NAMED)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_connection_may_not_take_away_what_somebody_depends_on(
+    scene: Scene, method: str, name: str
+) -> None:
+    reply = scene.send(method=method, fields=[("Connection", f"close, {name}")])
+    assert "Connection names" in assert_problem(reply, "request-invalid")["detail"]
 
 
 # -- a key for something else, and upstreams that misbehave

@@ -21,7 +21,7 @@ entity = "account:{path.account}"
 timeout_s = 60
 """
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MIB = 1024 * 1024
 
 
@@ -41,7 +41,7 @@ def charge(scene: Scene, key: str = "k", *fields: str, body: bytes = b"{}") -> b
     framing = fields or (f"Content-Length: {len(body)}",)
     lines = [
         f"POST /pay/v1/accounts/{scene.account}/charges HTTP/1.1",
-        "Host: gateway.test",
+        "Host: localhost",
         f"Idempotency-Key: {scene.key(key)}",
         "X-Execution-Fence: 5",
         "Prefer: wait=20",
@@ -363,8 +363,8 @@ def test_a_bare_question_mark_is_dropped(scene: Scene) -> None:
 
 # -- values, lengths, expectations (RFC 9112 §5.1, RFC 9110 §10.1.1)
 
-PASSAGE = b"GET /pay/v1/report HTTP/1.1\r\nHost: g\r\n"
-OLD = b"GET /pay/v1/report HTTP/1.0\r\nHost: g\r\n"
+PASSAGE = b"GET /pay/v1/report HTTP/1.1\r\nHost: localhost\r\n"
+OLD = b"GET /pay/v1/report HTTP/1.0\r\nHost: localhost\r\n"
 
 
 @pytest.mark.parametrize("blanks", [" ", "\t", " \t "])

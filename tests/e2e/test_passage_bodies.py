@@ -249,7 +249,9 @@ def test_a_caller_that_hangs_up_within_its_body_ends_the_request(database: str) 
     with FlowUpstream(serve) as upstream, gateway(database, policy(upstream.url)) as running:
         address = urlsplit(running.url)
         with socket.create_connection((address.hostname, address.port), 10) as caller:
-            caller.sendall(b"GET /pay/x HTTP/1.1\r\nHost: g\r\nContent-Length: 10\r\n\r\nhello")
+            caller.sendall(
+                b"GET /pay/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello"
+            )
             assert begun.wait(10)
         assert ended.wait(10)
     assert ends == [ConnectionResetError]

@@ -18,10 +18,10 @@ from tests.kit.upstream import Gate, RecordingUpstream, drip
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
 
 _GUARDED = (
-    b"POST /pay/v1/accounts/a/charges HTTP/1.1\r\nHost: gw\r\nIdempotency-Key: big\r\n"
+    b"POST /pay/v1/accounts/a/charges HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: big\r\n"
     b"X-Execution-Fence: 1\r\nContent-Length: 0\r\n\r\n"
 )
-_UNGUARDED = b"GET /pay/v1/report HTTP/1.1\r\nHost: gw\r\n\r\n"
+_UNGUARDED = b"GET /pay/v1/report HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("request_bytes", [_GUARDED, _UNGUARDED], ids=["guarded", "unguarded"])
@@ -61,7 +61,9 @@ def streaming(
         gate.step()
         address = urlsplit(made.gateway.url)
         with socket.create_connection((address.hostname, address.port), timeout=10) as caller:
-            caller.sendall(request_bytes.replace(b"Host: gw", b"Host: gw\r\nX-Request-Id: cut-1"))
+            caller.sendall(
+                request_bytes.replace(b"Host: localhost", b"Host: localhost\r\nX-Request-Id: cut-1")
+            )
             heard = b""
             while not heard.endswith(b"xxx"):
                 heard += caller.recv(65536)

@@ -31,7 +31,7 @@ def served(database: str, serve: Callable[[Peer], None]) -> Iterator[tuple[Gatew
             serve(peer)
 
     with FlowUpstream(each) as upstream, gateway(database, policy(upstream.url)) as running:
-        warm = call(running, b"GET /pay/warm HTTP/1.1\r\nHost: gw\r\n\r\n")
+        warm = call(running, b"GET /pay/warm HTTP/1.1\r\nHost: localhost\r\n\r\n")
         warm.read_head()
         assert warm.read(4 * MIB).size == 4 * MIB
         warm.close()
@@ -52,7 +52,7 @@ def call(running: GatewayProcess, head: bytes) -> Peer:
 
 
 def get(size: int | None = None, *, chunked: bool = False) -> bytes:
-    lines = [b"GET /pay/v1/report HTTP/1.1", b"Host: gw"]
+    lines = [b"GET /pay/v1/report HTTP/1.1", b"Host: localhost"]
     if size is not None:
         lines.append(b"Content-Length: %d" % size)
     if chunked:

@@ -158,7 +158,7 @@ def test_a_caller_that_hangs_up_mid_request_is_never_admitted(
     scene: Scene, cut: str, reset: bool
 ) -> None:
     head = (
-        f"POST /pay/v1/accounts/{scene.account}/charges HTTP/1.1\r\nHost: g\r\n"
+        f"POST /pay/v1/accounts/{scene.account}/charges HTTP/1.1\r\nHost: localhost\r\n"
         f"Idempotency-Key: {scene.key()}\r\nX-Execution-Fence: 5\r\nContent-Length: 14\r\n\r\n"
     ).encode()
     data = {"in the head": head[:-20], "before the body": head, "in the body": head + b"{"}[cut]

@@ -13,7 +13,7 @@ from tests.kit.upstream import Gate, gated
 
 HEAD = (
     "POST /pay/v1/accounts/{account}/charges HTTP/1.1\r\n"
-    "Host: gateway.test\r\n"
+    "Host: localhost\r\n"
     "Idempotency-Key: {key}\r\n"
     "X-Execution-Fence: 9\r\n"
     "Content-Type: application/json\r\n"

@@ -101,7 +101,7 @@ class Call:
             "raw_path": path.encode(),
             "query_string": b"",
             "headers": [
-                (b"host", b"gateway.test"),
+                (b"host", b"localhost"),
                 (b"content-type", b"application/json"),
                 (b"idempotency-key", self.key.encode()),
                 (b"x-execution-fence", b"1"),

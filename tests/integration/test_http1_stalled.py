@@ -23,7 +23,7 @@ from tests.unit.upstream.calls import LOOPS, run
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-GET = b"GET / HTTP/1.1\r\nHost: g\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class App:

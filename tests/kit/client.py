@@ -159,7 +159,7 @@ class Caller:
     ) -> Exchange:
         """Send one request. ``body`` ``None`` says nothing of a body; the test writes on. ``on``:
         send it on the connection of an exchange that was answered."""
-        own: list[tuple[str, str]] = [("Host", host or "gateway.test")]
+        own: list[tuple[str, str]] = [("Host", host or "localhost")]
         if self._token is not None:
             own.append(("Authorization", f"Bearer {self._token}"))
         if body is not None and (body or method not in ("GET", "HEAD", "OPTIONS")):

@@ -27,6 +27,25 @@ def test_nothing_needs_to_be_set() -> None:
     assert settings.max_attempts == 1024
 
 
+def test_trusted_proxies_are_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not load_settings().trusted.has("127.0.0.1")
+    monkeypatch.setenv("FENCEGATE_TRUSTED_PROXIES", "10.0.0.0/8, ::1")
+    trusted = load_settings().trusted
+    assert (trusted.has("10.1.1.1"), trusted.has("::1"), trusted.has("11.0.0.1")) == (
+        *(True, True),
+        False,
+    )
+
+
+@pytest.mark.parametrize("text", ["proxy.internal", "10.0.0.1/8", "0.0.0.0/0"])
+def test_trusted_proxies_that_are_none_stop_the_start(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FENCEGATE_TRUSTED_PROXIES", text)
+    with pytest.raises(ConfigurationError, match="FENCEGATE_TRUSTED_PROXIES is wrong"):
+        load_settings()
+
+
 def test_every_setting_says_what_it_is_for() -> None:
     for name, field in Settings.model_fields.items():
         assert field.description, name

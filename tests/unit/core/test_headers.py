@@ -12,6 +12,7 @@ from gateway.core.headers import (
     encode_lines,
     end_to_end,
     folded,
+    last_hop,
     loops,
     nominated,
     recordable,
@@ -157,6 +158,26 @@ def test_a_message_that_came_through_here_is_a_loop(via: Headers) -> None:
 )
 def test_anything_else_is_not(via: Headers) -> None:
     assert not loops((*KEPT, *via), SELF)
+
+
+@pytest.mark.parametrize(
+    ("lines", "hop"),
+    [
+        ([b"1.1 " + SELF], SELF),
+        ([b"1.0 fred", b"1.1 " + SELF + b" (a, b)"], SELF),
+        ([b"1.1 fencegate-ffffffffffff, HTTP/1.1 " + SELF.upper() + b" "], SELF),
+        ([], None),
+        ([b""], None),
+        ([b"1.1 " + SELF + b", 1.1 varnish"], None),
+        ([b"1.1 " + SELF, b"1.1 varnish"], None),
+        ([b"1.1 edge (1.1 x, 1.1 " + SELF + b")"], None),
+        ([b"1.1 " + SELF + b"\r\nX: 1"], SELF),
+        ([b"1.1 fencegate-x\r\ny"], None),
+        ([SELF], None),
+    ],
+)
+def test_the_last_hop_is_told_where_it_is_a_gateway(lines: list[bytes], hop: bytes | None) -> None:
+    assert last_hop((*KEPT, *((b"Via", line) for line in lines))) == hop
 
 
 # For the store.

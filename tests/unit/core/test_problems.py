@@ -20,6 +20,7 @@ DESIGN: dict[str, tuple[int, str, str]] = {
     "request-invalid": (400, "no", "never"),
     "unauthenticated": (401, "no", "never"),
     "forbidden": (403, "no", "never"),
+    "local-only": (403, "no", "never"),
     "entity-mismatch": (403, "no", "never"),
     "no-policy": (404, "no", "never"),
     "no-command": (404, "no", "never"),

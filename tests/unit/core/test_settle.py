@@ -136,6 +136,37 @@ def test_a_status_that_was_seen_decides_whatever_else_happened() -> None:
                 assert isinstance(outcome, Answered)
 
 
+SELF, OTHER = b"fencegate-000000000000", b"fencegate-ffffffffffff"
+
+
+def looped(status: int, *hops: bytes) -> Response:
+    return Response(status, tuple((b"Gateway-Loop", hop) for hop in hops), b"body")
+
+
+@pytest.mark.parametrize("stage", [Stage.STATUS_SEEN, Stage.BODY_COMPLETE])
+def test_a_loop_that_a_gateway_refused_to_us_executed_nothing(stage: Stage) -> None:
+    response = looped(508, SELF)
+    outcome = classify(Exchange(stage, response), RULES, SELF)
+    assert outcome == NotExecuted(response, complete=stage is Stage.BODY_COMPLETE)
+
+
+@pytest.mark.parametrize("hops", [(OTHER,), (b"other",), (SELF, OTHER), (SELF, SELF), (b"",)])
+def test_a_loop_that_was_refused_to_anybody_else_proves_nothing(hops: tuple[bytes, ...]) -> None:
+    outcome = classify(Exchange(Stage.BODY_COMPLETE, looped(508, *hops)), RULES, SELF)
+    assert outcome == Unknown(None, "yes", looped(508, *hops))
+
+
+@pytest.mark.parametrize("response", [looped(508), looped(409, SELF), looped(200, SELF)])
+def test_another_answer_is_no_loop(response: Response) -> None:
+    outcome = classify(Exchange(Stage.BODY_COMPLETE, response), RULES, SELF)
+    assert outcome == Answered(response, kept=True, complete=True)
+
+
+def test_after_a_take_over_a_loop_proves_nothing_of_the_first_attempt() -> None:
+    outcome = classify(Exchange(Stage.BODY_COMPLETE, looped(508, SELF)), RULES, SELF)
+    assert isinstance(after_resend(outcome, RULES), Unknown)
+
+
 def test_only_a_whole_body_within_the_limit_is_kept() -> None:
     for seen in ANSWERED:
         outcome = classify(seen, RULES)
