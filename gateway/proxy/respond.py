@@ -67,7 +67,8 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
         headers.append((b"gateway-evidence", answer.evidence.encode("ascii")))
     if not answer.compared:
         headers.append((b"gateway-fingerprint", b"not-compared"))
-    if answer.outcome == "replayed" or answer.problem is not None:
+    # RFC 9110 §6.6.1: whoever passes on a response without a Date adds when it came.
+    if not values(kept, b"date"):
         headers.append((b"date", formatdate(usegmt=True).encode("ascii")))
     if _needs_length(answer, head_only=head_only):
         headers.append((b"content-length", b"%d" % len(answer.body)))

@@ -16,6 +16,7 @@ REQUEST = {
     "connection": "belongs to one connection",
     "keep-alive": "belongs to one connection",
     "te": "belongs to one connection",
+    "trailer": "trailer fields are dropped",
     "transfer-encoding": "a body is read whole and sent with a length",
     "content-length": "sent anew",
     "expect": "the gateway asks the caller for the body itself",
@@ -23,6 +24,9 @@ REQUEST = {
     "idempotency-key": "many HTTP stacks resend by themselves what carries it",
     "x-execution-fence": "the gateway's own",
     "via": "added, so that loops are seen",
+    "forwarded": "anybody can write it, so it is believed from trusted proxies only",
+    "x-forwarded-for": "as Forwarded",
+    "x-real-ip": "as Forwarded",
 }
 
 RESPONSE = {
@@ -30,7 +34,9 @@ RESPONSE = {
     "keep-alive": "belongs to one connection",
     "transfer-encoding": "belongs to one connection",
     "trailer": "trailer fields are dropped",
-    "content-length": "added where the body is whole and had none",
+    "upgrade": "belongs to one connection",
+    "content-length": "added where the body is whole and had none; none in a 204 and a 304",
+    "date": "added where there was none",
     "idempotent-replayed": "what the answer says about itself",
     "gateway-outcome": "what the answer says about itself",
 }
