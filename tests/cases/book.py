@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cases import (
+    on_boundary,
     on_commands,
     on_framing,
     on_jobs,
@@ -31,4 +32,5 @@ FURTHER: list[Case] = [
     *on_sameness.CASES,
     *on_security.CASES,
     *on_jobs.CASES,
+    *on_boundary.CASES,
 ]

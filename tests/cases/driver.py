@@ -5,8 +5,9 @@ A case is a JSON object, ``{"id", "input": {"steps": […]}, "expected": {…}}`
 - a step is an ``http`` request (``label`` names its answer; header text is latin-1 on the wire;
   ``{"repeat": [text, n]}`` is text repeated; ``"client": "close …"`` hangs up once the upstream has
   it; ``wait_for_100`` sends the body only behind a ``100 Continue``; ``same_connection`` goes on
-  where the request before was answered) or ``raw_latin1`` bytes; the ``upstream`` steps behind it
-  say how the upstream answers it: ``respond``, ``raw_latin1`` with ``then``, or a ``fault``
+  where the request before was answered; behind the answer to one that reads ``to_the_end`` nothing
+  may come but that) or ``raw_latin1`` bytes; the ``upstream`` steps behind it say how the upstream
+  answers it: ``respond``, ``raw_latin1`` with ``then``, or a ``fault``
 - or a step of the workers (``crew.py``); ``fence of LABEL`` in a header is that of a claim
 - ``Bearer tenant-X`` stands for a gateway key of a tenant that only this case has, so cases share a
   gateway and never meet; paths are below the mount ``/pay``
@@ -21,6 +22,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +52,7 @@ __all__ = ["Case", "World", "load", "make_keys", "run"]
 Case = Mapping[str, Any]
 
 MOUNT = "/pay"
+_CRC_OF_2_GIB_OF_ZEROS = 0x4DBDF21C
 _TENANT = re.compile(r"tenant-[A-Za-z0-9:]+")
 _FENCE = re.compile(r"fence of (\w+)")
 
@@ -174,6 +178,8 @@ def _step(done: _Run, step: Any, answers: list[Any]) -> None:
             exchange.send(_body(step["http"]))
     done.interims[step["label"]] = interims
     done.replies[step["label"]] = exchange.next()
+    if step.get("to_the_end"):
+        assert exchange.read_all() == b"", step["label"]
 
 
 def _send(done: _Run, step: Any) -> Exchange:
@@ -213,6 +219,8 @@ def _text(value: Any) -> str:
 
 
 def _body(http: Any) -> bytes:
+    if http.get("body_generator") == "gzip(2 GiB of zeros)":
+        return _bomb()
     if "body_generator" in http:
         match = re.fullmatch(r"(\d+) (MiB|B) of '(.)'", http["body_generator"])
         assert match is not None
@@ -222,6 +230,14 @@ def _body(http: Any) -> bytes:
     if "body_b64" in http:
         return base64.b64decode(http["body_b64"])
     return _text(http.get("body", "")).encode()
+
+
+def _bomb() -> bytes:
+    """2 MiB that unfold to 2 GiB: one block of zeros again and again, and the sum of them all."""
+    compressor = zlib.compressobj(9, wbits=-15)
+    block = compressor.compress(bytes(2**20)) + compressor.flush(zlib.Z_FULL_FLUSH)
+    head, end = b"\x1f\x8b\x08\0\0\0\0\0\0\x03", b"\x03\0"
+    return head + block * 2048 + end + struct.pack("<II", _CRC_OF_2_GIB_OF_ZEROS, 2**31)
 
 
 def _tokens(done: _Run, text: str) -> str:

@@ -20,7 +20,7 @@ HANGS: Step = {"upstream": {"fault": "no_response_before_deadline_after_full_req
 
 # -- steps
 
-_HOW = ("client", "wait_for_100", "same_connection")
+_HOW = ("client", "wait_for_100", "same_connection", "to_the_end")
 
 
 def http(
@@ -49,6 +49,13 @@ def http(
     how = {name: more.pop(name) for name in _HOW if name in more}
     request = {"method": "POST", "path": path, "headers": headers, "body": '{"amount":100}'}
     return {"http": {**request, **more}, "label": label, **how}
+
+
+def wire(text: str, label: str = "r1") -> Step:
+    """Bytes as they are, one for each character, and the end of the connection behind the
+    answer. ``CONTROL``: the control fields of the default command."""
+    control = "Authorization: Bearer tenant-A\r\nIdempotency-Key: k-1\r\nX-Execution-Fence: 42\r\n"
+    return {"raw_latin1": text.replace("CONTROL", control), "label": label, "to_the_end": True}
 
 
 def answers(status: int, body: str = "", headers: Fields = (), **more: Any) -> Step:
