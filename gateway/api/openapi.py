@@ -21,6 +21,7 @@ ANSWERED: tuple[ProblemType, ...] = (
     "body-unreadable",
     "request-invalid",
     "unauthenticated",
+    "local-only",
     "method-not-allowed",
     "body-too-large",
     "entity-leased",

@@ -15,6 +15,7 @@ REFUSALS: tuple[ProblemType, ...] = (
     "body-unreadable",
     "request-invalid",
     "unauthenticated",
+    "local-only",
     "no-command",
     "method-not-allowed",
     "evidence-refused",

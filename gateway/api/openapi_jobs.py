@@ -17,6 +17,7 @@ _INT64 = 2**63 - 1
 
 _ALWAYS: tuple[ProblemType, ...] = (
     "unauthenticated",
+    "local-only",
     "method-not-allowed",
     "body-too-large",
     "overloaded",

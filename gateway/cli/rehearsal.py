@@ -176,7 +176,7 @@ def _as_sent(sought: Sought) -> Headers:
     """With the fields that every client adds, where they were not typed."""
     headers = sought.headers
     if not values(headers, b"host"):
-        headers = ((b"host", b"gateway"), *headers)
+        headers = ((b"host", b"localhost"), *headers)
     framed = values(headers, b"content-length") or values(headers, b"transfer-encoding")
     if sought.body and not framed:
         headers += ((b"content-length", b"%d" % len(sought.body)),)

@@ -20,6 +20,7 @@ __all__ = ["NOBODY", "Trusted", "caller_of", "is_forwarding", "parse_trusted", "
 
 _NAMES = frozenset({b"forwarded", b"x-forwarded", b"x-real-ip"})
 _FAMILY = b"x-forwarded-"
+_INITIALS = b"fFxX"  # a look at these first: every field of every request is asked
 
 _LIST, _STANDARD = b"x-forwarded-for", b"forwarded"
 
@@ -65,6 +66,8 @@ def parse_trusted(text: str) -> Trusted:
 
 def is_forwarding(name: bytes) -> bool:
     """Whether ``name``, or a twin of it, tells where a request came from."""
+    if name[:1] not in _INITIALS:
+        return False
     plain = folded(name)
     return plain in _NAMES or plain.startswith(_FAMILY)
 
@@ -93,7 +96,7 @@ def caller_of(headers: Headers, peer: str | None, trusted: Trusted) -> str | Non
     no trusted proxy's. Where the two forms disagree, or cannot be read on, that of the last hop
     that is sure."""
     if peer is None or not trusted.has(peer):
-        return None if peer is None else _plain(peer)
+        return peer
     found = {
         _nearest(peer, hops, trusted)
         for hops in (_listed(values(headers, _LIST)), _standard(values(headers, _STANDARD)))

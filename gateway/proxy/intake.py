@@ -286,10 +286,11 @@ def principal_of(keys: Keys, headers: Headers) -> Principal | Problem:
     snapshot = keys.current()
     if snapshot is None:
         return _KEYS_UNKNOWN
-    if snapshot.anonymous is not None:
+    principal = snapshot.anonymous
+    if principal is not None and principal.key_id is None:
         wrong = foreign(headers)
-        return snapshot.anonymous if wrong is None else Problem("local-only", wrong)
-    principal = snapshot.authenticate(values(headers, b"authorization"))
+        return principal if wrong is None else Problem("local-only", wrong)
+    principal = principal or snapshot.authenticate(values(headers, b"authorization"))
     return principal or _UNAUTHENTICATED
 
 

@@ -96,6 +96,7 @@ class Call:
         path = f"/pay/v1/accounts/{self.key}/charges"
         return {
             "type": "http",
+            "http_version": "1.1",
             "method": "POST",
             "path": path,
             "raw_path": path.encode(),

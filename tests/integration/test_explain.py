@@ -206,7 +206,7 @@ def test_what_is_foretold_is_what_the_next_request_hears(
 
 def test_a_fresh_command_would_be_sent_as_it_then_is(desk: Desk, scene: Scene) -> None:
     fields = (("Pay-Version", "2"), ("Cookie", "sid=hush"), ("X-Trace", "t-1"))
-    typed = (("Host", "gateway.test"), ("Content-Length", "14"))
+    typed = (("Host", "localhost"), ("Content-Length", "14"))
     remembered = everything(desk.stack.database)
     document = desk.request(scene, fence=7, fields=(*fields, *typed))
     assert everything(desk.stack.database) == remembered

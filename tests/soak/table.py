@@ -4,6 +4,7 @@ Every entry is one mistake that somebody could make: a comparison that is off by
 was forgotten, a wait that looked needless. `old` must stand once in its file.
 """
 
+from tests.soak.boundary import BOUNDARY
 from tests.soak.jobs import JOBS
 from tests.soak.memory import MEMORY
 from tests.soak.mutant import Mutant
@@ -201,8 +202,8 @@ _CORE = [
     Mutant(
         "gateway/core/headers.py",
         "a request that comes back is a loop",
-        "words[1] == pseudonym",
-        "words[0] == pseudonym",
+        "return words[1].lower()",
+        "return words[0].lower()",
         (f"{_HEADERS}test_a_message_that_came_through_here_is_a_loop",),
     ),
     Mutant(
@@ -627,4 +628,6 @@ _FAULTS = [
     ),
 ]
 
-MUTANTS = [*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS]
+MUTANTS = [
+    *(*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS, *BOUNDARY),
+]

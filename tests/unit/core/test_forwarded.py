@@ -93,7 +93,7 @@ def test_a_trusted_proxy_is_put_behind_what_it_says(
         (PROXY, list_of("1.1.1.1") + standard("for=1.1.1.1"), "1.1.1.1"),
         (PROXY, list_of("1.1.1.1") + standard("for=6.6.6.6"), PROXY),
         (PROXY, ((b"X_Forwarded_For", b"1.1.1.1"), (b"X-Real-IP", b"2.2.2.2")), PROXY),
-        ("fe80::1%eth0", (), "fe80::1"),
+        ("fe80::1%eth0", (), "fe80::1%eth0"),
         (None, list_of("1.1.1.1"), None),
     ],
 )
