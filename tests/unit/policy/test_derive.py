@@ -302,6 +302,35 @@ def test_method_overrides_do_not_pass(charges: Policies) -> None:
     assert check_passage(BASE, b"a=1&b=%20[]{}|^`;+") is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"Host", b"content-length", b"VIA", b"Authorization", b"Idempotency-Key"),
+        *(b"X-Execution-Fence", b"X_Execution_Entity", b"Forwarded", b"X-Forwarded-Host"),
+        b"x-real-ip",
+    ],
+)
+def test_connection_takes_away_nothing_that_somebody_depends_on(
+    charges: Policies, name: bytes
+) -> None:
+    fields = ((b"Connection", b"close, " + name),)
+    passage = check_passage(fields, b"")
+    assert passage is not None
+    assert "leave the name out" in passage.detail
+    assert "leave the name out" in refused(
+        ask(charges, headers=(*BASE, *fields)), "request-invalid"
+    )
+
+
+def test_an_offer_to_upgrade_is_no_command(charges: Policies) -> None:
+    named, offer = (b"Connection", b"x, Upgrade"), (b"Upgrade", b"h2c")
+    detail = refused(ask(charges, headers=(*BASE, named, offer)), "request-invalid")
+    assert "Upgrade" in detail
+    assert check_passage((named, offer), b"") is None
+    for half in (named, offer):
+        derived(ask(charges, headers=(*BASE, half)))
+
+
 def test_path_overrides_do_not_pass(charges: Policies) -> None:
     for name in (b"X-Original-URL", b"x-rewrite-url", b"X_Original_Url", b"X_REWRITE_URL"):
         detail = refused(ask(charges, (*BASE, (name, b"/v1/x"))), "request-invalid")
