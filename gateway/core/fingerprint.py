@@ -66,15 +66,17 @@ class Parts:
     version: bytes
 
 
-def rule_version(recipe: Recipe, entity: str) -> bytes:
+def rule_version(recipe: Recipe, entity: str, *, lowers: bool = False) -> bytes:
     """8 bytes over everything that decides how a fingerprint is made. ``entity``: the text of the
-    policy's template."""
+    policy's template; ``lowers``: its values are taken in lower case."""
     digest = blake2b(digest_size=8, person=b"fg-rules")
     _add(digest, b"%d" % ALGORITHM, recipe.body.encode("ascii"), entity.encode("utf-8"))
     _add(digest, b"%d" % len(recipe.ignore))
     for pointer in recipe.ignore:
         _add(digest, b"%d" % len(pointer), *(token.encode("utf-8") for token in pointer))
     _add(digest, *recipe.headers)
+    if lowers:
+        _add(digest, b"entity in lower case")  # no field has blanks in its name
     return digest.digest()
 
 

@@ -90,7 +90,8 @@ def _command(command: CompiledCommand) -> Iterator[str]:
     rules = command.rules
     yield f"  {command.pattern.text}  [{command.name}]"
     fence = rules.fence if rules.fence == "off" else f"{rules.fence}, {command.fence_from.text}"
-    yield f"    entity {command.entity.text} | key {command.key.text} | fence {fence}"
+    entity = command.entity.text + (" in lower case" if command.entity.lowers else "")
+    yield f"    entity {entity} | key {command.key.text} | fence {fence}"
     order = "serial" if rules.serial else "not serial"
     yield (
         f"    {order} | unknown {rules.unknown} | timeout {rules.timeout_s:g} s | "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def _beside(file: Path, name: str | None) -> str | None:
 def _command(
     model: CommandModel, upstream: Upstream, upstream_digest: bytes, env: Mapping[str, str]
 ) -> CompiledCommand:
-    entity, key, fence_from = parse(model.entity), parse(model.key), parse(model.fence_from)
+    key, fence_from = parse(model.key), parse(model.fence_from)
+    entity = replace(parse(model.entity), lowers=model.entity_case == "ignore")
     recipe = _recipe(model, fence_from)
     probe = parse_target(model.probe.request) if model.probe is not None else None
     rules = Rules(
@@ -90,7 +92,7 @@ def _command(
         response_days=model.retain.response_days,
         key_days=model.retain.key_days,
         issuer=model.issuer,
-        version=rule_version(recipe, entity.text),
+        version=rule_version(recipe, entity.text, lowers=entity.lowers),
         resend_within_s=model.resend_within_s,
         resend_conflict=frozenset(model.resend_conflict) if model.unknown == "resend" else NONE,
         probe=_probe_rules(model.probe) if model.probe is not None else None,

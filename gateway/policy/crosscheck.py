@@ -23,6 +23,14 @@ Table = Mapping[str, object]
 # $NAME, {NAME} and {{NAME}}, and not ${NAME}.
 _ALMOST_REFERENCE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|(?<!\$)\{+([A-Za-z_][A-Za-z0-9_]*)\}+")
 
+# On these the commands of one entity must agree; with what they are unless a policy says so.
+_RULINGS: Mapping[str, object] = {
+    "serial": True,
+    "fence": "required",
+    "issuer": "outside",
+    "entity_case": "exact",
+}
+
 _FENCE = "x-execution-fence"
 _ENTITY = "x-execution-entity"
 
@@ -48,9 +56,7 @@ class CommandSketch:
 
     def ruling(self, field: str) -> object:
         """A field on which commands of one entity must agree, or its default."""
-        return self.table.get(
-            field, {"serial": True, "fence": "required", "issuer": "outside"}[field]
-        )
+        return self.table.get(field, _RULINGS[field])
 
     def inner(self, table: str, field: str) -> object:
         return _table(self.table.get(table)).get(field)
@@ -345,7 +351,7 @@ def _pair(one: CommandSketch, other: CommandSketch) -> Iterator[PolicyError]:
 def _entity_rulings(one: CommandSketch, other: CommandSketch) -> Iterator[PolicyError]:
     if one.entity is None or other.entity is None or not _may_meet(one.entity, other.entity):
         return
-    for field in ("serial", "fence", "issuer"):
+    for field in _RULINGS:
         first, second = one.ruling(field), other.ruling(field)
         if first != second:
             yield other.error(

@@ -20,7 +20,7 @@ from gateway.policy.compile import compile_mount
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyError, PolicyErrors
 
-__all__ = ["RESERVED", "load", "read_toml"]
+__all__ = ["RESERVED", "load", "names", "read_toml"]
 
 RESERVED = frozenset({"tools.toml"})
 
@@ -65,6 +65,14 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
     for mount in mounts:
         warnings += tlsfiles.warnings(mount.file, mount.upstream.client_cert_file, time.time())
     return Policies(tuple(mounts), tuple(warnings))
+
+
+def names(directory: Path) -> frozenset[str]:
+    """What the policies of ``directory`` are called, as far as its files can be read; raises
+    ``PolicyErrors`` where it cannot. It needs nothing of the environment."""
+    tables = map(read_toml, _files(directory))
+    found = (crosscheck.sketch("", each).name for each in tables if isinstance(each, dict))
+    return frozenset(name for name in found if name is not None)
 
 
 def _files(directory: Path) -> list[Path]:

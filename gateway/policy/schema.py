@@ -141,6 +141,11 @@ class CommandModel(_Model):
     entity: _Template
     """What the fence protects and what is kept in order, e.g. invoice:{path.invoice_id}. Also
     {header.NAME}, {query.name} and {body./json/pointer}."""
+    entity_case: Annotated[
+        Literal["exact", "ignore"], BeforeValidator(fields.choice("exact", "ignore"))
+    ] = "exact"
+    """Whether ACC-1 and acc-1 are two entities. ignore: only for an upstream to which they are one;
+    values of the entity are then taken in lower case."""
     key: _Template = "{header.Idempotency-Key}"
     """What names the command. A template such as capture:{path.invoice_id} makes the business
     itself the key."""

@@ -87,11 +87,13 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """``literals`` has one text more than ``placeholders`` and stands around them."""
+    """``literals`` has one text more than ``placeholders`` and stands around them. ``lowers``: case
+    makes no difference, so values are taken in lower case; literals stay as they are written."""
 
     text: str
     literals: tuple[str, ...]
     placeholders: tuple[Placeholder, ...]
+    lowers: bool = False
 
     @property
     def start(self) -> str:
@@ -114,6 +116,8 @@ class Template:
             value = placeholder.read(context)
             if not isinstance(value, str):
                 return value
+            if self.lowers:
+                value = value.lower()
             # Not `literal in value`: a value "a" before the text "aa" would begin it too early.
             if literal and (value + literal).find(literal) != len(value):
                 return Invalid(
