@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from gateway import __version__
+from gateway.core.auth import Snapshot
+from gateway.core.scopes import policies_named
 from gateway.policy.compiled import CompiledCommand, Policies
 from gateway.policy.templates import Placeholder
 from gateway.policy.tools import Tools
 
-__all__ = ["banner"]
+__all__ = ["banner", "misnamed"]
 
 Tree = dict[str, "Tree | str | int"]
 
 _DRILL = "fencegate-drill"
 """The policy of `fencegate drill`."""
+
+_SHOWN = 10
+"""Policies of which it is said that they are not there; a wrong folder may lack all."""
 
 _REAL = "this is a real one to the upstream"
 _FENCE = "FENCE-THAT-WAS-ISSUED"
@@ -33,9 +38,10 @@ def banner(
     *,
     data_dir: Path | None,
     authenticated: bool,
+    warnings: Iterable[str] = (),
 ) -> str:
     """The text that ``serve`` prints once it listens on ``url``; no secret is in it. ``data_dir``:
-    where the embedded database lies, if it is one."""
+    where the embedded database lies, if it is one. ``warnings``: on top of those of policies."""
     address = urlsplit(dsn)
     source = f"embedded, in {data_dir.absolute()}" if data_dir else "FENCEGATE_DATABASE_URL"
     callers = (
@@ -50,10 +56,22 @@ def banner(
             f"  callers   {callers}",
             *(f"  policy    {line}" for line in policies.describe()),
             *(["  tools     " + ", ".join(tools.by_name)] if tools.by_name else []),
-            *(f"  warning   {warning}" for warning in policies.warnings),
+            *(f"  warning   {warning}" for warning in (*policies.warnings, *warnings)),
             *_sample(url, policies, authenticated),
         ]
     )
+
+
+def misnamed(keys: Snapshot, policies: Policies) -> Iterable[str]:
+    """Warnings about keys that may send to a policy that is not there, often for a slip."""
+    served = frozenset(mount.upstream.name for mount in policies.mounts)
+    holders: dict[str, list[str]] = {}
+    for _, key in sorted(keys.keys.items()):
+        for name in policies_named(key.principal.scopes) - served:
+            holders.setdefault(name, []).append(str(key.principal.key_id))
+    for name, found in sorted(holders.items())[:_SHOWN]:
+        others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield f"key {found[0]}{others}: scope policy:{name}, and no policy of that name is served"
 
 
 def _hosts(netloc: str) -> str:

@@ -18,7 +18,7 @@ import uvicorn
 
 from gateway import faults
 from gateway.app import Gateway, open_gateway
-from gateway.banner import banner
+from gateway.banner import banner, misnamed
 from gateway.errors import ConfigurationError
 from gateway.http1 import Http1Protocol
 from gateway.observe import log
@@ -84,6 +84,7 @@ async def _serve(
                 tools,
                 data_dir=settings.data_dir if settings.database_url is None else None,
                 authenticated=authenticated,
+                warnings=misnamed(snapshot, policies) if snapshot is not None else (),
             ),
             flush=True,
         )

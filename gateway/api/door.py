@@ -1,7 +1,7 @@
 """What the gateway's own routes share: who asks, the body, and answers.
 
-The checks come in this order: keys not known (503) or no valid key (401), method (405), stopping
-(503), size (413), then the body itself.
+The checks come in this order: keys not known (503) or no valid key (401), method (405), scope
+(403), stopping (503), size (413), then the body itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gateway.core.auth import Principal
 from gateway.core.forwarded import NOBODY, Trusted
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
+from gateway.core.scopes import Work, forbidden
 from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
 from gateway.observe import log
 from gateway.observe.metrics import Metrics
@@ -28,6 +29,7 @@ from gateway.proxy.intake import (
     Keys,
     Refused,
     identity_of,
+    allowed,
     principal_of,
     request_id_of,
 )
@@ -38,12 +40,14 @@ __all__ = ["Door", "Question", "Route", "overloaded", "reply", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation. ``path``: as it is written in documents. ``limit``: bytes of its body, and
-    ``holds`` what fits into them. ``begins``: it begins something, so not while stopping."""
+    """One operation. ``path``: as it is written in documents. ``scope``: what a key needs for it.
+    ``limit``: bytes of its body, and ``holds`` what fits into them. ``begins``: it begins
+    something, so not while stopping."""
 
     name: str
     method: str
     path: str
+    scope: Work
     does: str
     limit: int
     holds: str
@@ -87,6 +91,9 @@ class Door:
         identity = replace(identity, principal=principal)
         if scope["method"] != route.method:
             return Refused(identity, _method(route), unread=True)
+        barred = forbidden(principal, route.scope)
+        if barred is not None:
+            return Refused(identity, barred, unread=True)
         if route.begins and self._stopping():
             return Refused(identity, STOPPING, unread=True)
         if declared_length(headers) > route.limit:
@@ -110,7 +117,7 @@ class Door:
                 return Refused(identity, _TOO_SLOW, unread=True, asked=True)
             case bytes():
                 # Reading took its time: the key may have been revoked, the process be stopping.
-                principal = principal_of(self._keys, headers)
+                principal = allowed(self._keys, headers, route.scope)
                 if isinstance(principal, Problem):
                     return Refused(identity, principal)
                 if route.begins and self._stopping():

@@ -33,6 +33,7 @@ _ROUTE = Route(
     "evidence",
     "POST",
     PATH,
+    "operate",
     "reports what became of a command",
     BODY_LIMIT,
     "one key, verdict and reason, and the upstream's answer if there was one",

@@ -34,6 +34,7 @@ _ROUTE = Route(
     "fences",
     "POST",
     PATH,
+    "work",
     "issues a fence",
     BODY_LIMIT,
     "one entity of at most 255 characters",

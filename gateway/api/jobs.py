@@ -16,6 +16,7 @@ from gateway.api.lanes import Lane, Reading
 from gateway.core.budget import Shares
 from gateway.core.keys import Refusal
 from gateway.core.problems import Problem
+from gateway.core.scopes import Work
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.jobs.service import Service
 from gateway.jobs.values import Asker, NoSuchJob, NowIn, UnknownTool, WrongState
@@ -44,19 +45,28 @@ _BEAT_TURN_S = 2.0
 """Of a heartbeat: with a statement's 2.5 s it is below what its worker waits (5 s)."""
 
 
-def _route(name: str, tail: str, does: str, limit: int, holds: str, **more: Any) -> Route:
-    return Route(name, more.pop("method", "POST"), PATH + tail, does, limit, holds, **more)
+def _route(
+    name: str, tail: str, scope: Work, does: str, limit: int, holds: str, **more: Any
+) -> Route:
+    method = more.pop("method", "POST")
+    return Route(name, method, PATH + tail, scope, does, limit, holds, **more)
 
 
 _REASON = "a reason of at most 4,000 characters"
 
 ENQUEUE = _route(
-    "enqueue", "", "enqueues jobs", _DOCUMENTS, f"at most {BATCH} jobs; send fewer at once"
+    "enqueue",
+    "",
+    "enqueue",
+    "enqueues jobs",
+    _DOCUMENTS,
+    f"at most {BATCH} jobs; send fewer at once",
 )
-CLAIM = _route("claim", "/claim", "claims jobs", _WORDS, f"at most {BATCH} tools")
+CLAIM = _route("claim", "/claim", "work", "claims jobs", _WORDS, f"at most {BATCH} tools")
 HEARTBEAT = _route(
     "heartbeat",
     "/heartbeat",
+    "work",
     "renews leases",
     _LEASES,
     f"at most {BEATS} leases; send fewer at once",
@@ -65,16 +75,28 @@ HEARTBEAT = _route(
 END = _route(
     "end",
     "/end",
+    "work",
     "ends leases",
     _DOCUMENTS,
     f"at most {BATCH} ends; send fewer at once",
     begins=False,
 )
-SESSION = _route("cancel-session", "/cancel", "cancels a session's jobs", _WORDS, _REASON)
-SHOW = _route("show", "/{id}", "shows a job", _WORDS, "nothing", method="GET", begins=False)
-CANCEL = _route("cancel", "/{id}/cancel", "cancels a job", _WORDS, _REASON)
-RETRY = _route("retry", "/{id}/retry", "queues a failed or cancelled job again", _WORDS, _REASON)
-APPROVE = _route("approve", "/{id}/approve", "lets a waiting stage run", _WORDS, _REASON)
+SESSION = _route(
+    "cancel-session", "/cancel", "operate", "cancels a session's jobs", _WORDS, _REASON
+)
+SHOW = _route(
+    "show", "/{id}", "enqueue", "shows a job", _WORDS, "nothing", method="GET", begins=False
+)
+CANCEL = _route("cancel", "/{id}/cancel", "operate", "cancels a job", _WORDS, _REASON)
+RETRY = _route(
+    "retry",
+    "/{id}/retry",
+    "operate",
+    "queues a failed or cancelled job again",
+    _WORDS,
+    _REASON,
+)
+APPROVE = _route("approve", "/{id}/approve", "operate", "lets a waiting stage run", _WORDS, _REASON)
 
 ROUTES = (ENQUEUE, SHOW, CLAIM, HEARTBEAT, END, CANCEL, RETRY, APPROVE, SESSION)
 

@@ -22,6 +22,7 @@ ANSWERED: tuple[ProblemType, ...] = (
     "request-invalid",
     "unauthenticated",
     "local-only",
+    "forbidden",
     "method-not-allowed",
     "body-too-large",
     "entity-leased",
@@ -42,7 +43,8 @@ def document() -> dict[str, Any]:
             "description": "The gateway's own routes. Commands go under the policies' mounts.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        # Without any gateway key, on loopback only, nobody is asked for one.
+        # Without any gateway key, on loopback only, nobody is asked for one. Each operation names
+        # the scope that a key needs for it.
         "security": [{}, {"gatewayKey": []}],
         "paths": {
             **openapi_jobs.paths(
@@ -81,6 +83,7 @@ def _issue() -> dict[str, Any]:
             "admitted. Not idempotent: repeated, also after a lost answer, it issues a higher one. "
             "An entity's first is over 2^20, so that it is above those of an outside issuer."
         ),
+        "security": [{}, {"gatewayKey": ["work"]}],
         "requestBody": {
             "required": True,
             "content": {

@@ -16,6 +16,7 @@ REFUSALS: tuple[ProblemType, ...] = (
     "request-invalid",
     "unauthenticated",
     "local-only",
+    "forbidden",
     "no-command",
     "method-not-allowed",
     "evidence-refused",
@@ -38,6 +39,7 @@ def operation(problems: Mapping[str, Any]) -> dict[str, Any]:
             "settled already stays as it is. Not executed can be said only when settle_delay_s of "
             "its policy has passed since its deadline."
         ),
+        "security": [{}, {"gatewayKey": ["operate"]}],
         "requestBody": {
             "required": True,
             "content": {

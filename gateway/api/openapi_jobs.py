@@ -18,6 +18,7 @@ _INT64 = 2**63 - 1
 _ALWAYS: tuple[ProblemType, ...] = (
     "unauthenticated",
     "local-only",
+    "forbidden",
     "method-not-allowed",
     "body-too-large",
     "overloaded",
@@ -57,6 +58,7 @@ def _operation(route: Route, problems: Mapping[str, Any]) -> dict[str, Any]:
         "operationId": words[0] + "".join(word.capitalize() for word in words[1:]) + "Jobs",
         "summary": about.summary,
         "description": about.repeated,
+        "security": [{}, {"gatewayKey": [route.scope]}],
         "responses": {
             status: {
                 "description": text,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
 from gateway.cli.database import check_tenant, on_database
 from gateway.cli.options import (
@@ -17,14 +18,29 @@ from gateway.cli.options import (
     text,
 )
 from gateway.cli.rows import Cells, Writer
+from gateway.cli.server import add_policies
 from gateway.core.auth import parse_token
+from gateway.core.scopes import DEFAULT, is_scope, ordered, policies_named
+from gateway.errors import FencegateError
 from gateway.observe.text import one_line
+from gateway.policy import PolicyErrors
+from gateway.policy.loader import names
+from gateway.settings import load_settings
 from gateway.store.database import Database
-from gateway.store.tenants import KeyInfo, add_key, list_keys, revoke_key
+from gateway.store.tenants import KeyInfo, add_key, change_scopes, list_keys, revoke_key
 
 __all__ = ["register"]
 
-_COLUMNS = ("key_id", "tenant", "name", "created_at", "revoked_at")
+_COLUMNS = ("key_id", "tenant", "name", "created_at", "revoked_at", "scopes")
+
+_TRIES = 3
+"""Somebody else may change the same key at the same time."""
+
+_SCOPES = (
+    "Scopes: policy:NAME (send to that policy) or policy:* (to every one), enqueue (make and read\n"
+    "jobs), work (claim, renew and end them, and have fences issued), operate (cancel, retry and\n"
+    "approve jobs, report outcomes), audit (read audit and commands)."
+)
 
 
 def register(subparsers: Subparsers) -> None:
@@ -33,7 +49,8 @@ def register(subparsers: Subparsers) -> None:
         "keys",
         summary="make, list and revoke the keys that callers authenticate with",
         details="Until the first key exists nobody is asked for one, only loopback is served, and\n"
-        "callers belong to the tenant default. Tenants share nothing.",
+        "callers belong to the tenant default. Tenants share nothing. What a key may do, its\n"
+        "scopes say.",
         example="fencegate keys add --tenant default --name invoice-worker",
     )
     add = add_command(
@@ -44,8 +61,8 @@ def register(subparsers: Subparsers) -> None:
         details="The token goes to standard output, alone. Only a digest of it is kept. Once a\n"
         "key exists, callers without one are refused (within 5 s). What was sent before the\n"
         "first key is on record under the tenant default: callers that retry it need a key of\n"
-        "that tenant, since under any other it would be sent again.",
-        example="fencegate keys add --tenant default --name invoice-worker",
+        f"that tenant, since under any other it would be sent again.\n\n{_SCOPES}",
+        example="fencegate keys add --tenant default --name invoice-worker --scope policy:payments",
     )
     add.add_argument("--tenant", type=text, required=True, help="made if it does not exist yet")
     add.add_argument(
@@ -54,6 +71,8 @@ def register(subparsers: Subparsers) -> None:
         help="go on although the tenant default has commands that this tenant will not see",
     )
     add.add_argument("--name", type=text, required=True, help="the caller, as logs and audit say")
+    _add_scopes(add, f"what it may do, may be repeated (default: {' '.join(ordered(DEFAULT))})")
+    add_policies(add)
     add_operator(add)
     listing = add_command(
         group,
@@ -64,6 +83,7 @@ def register(subparsers: Subparsers) -> None:
     )
     listing.add_argument("--tenant", type=text, help="only of this tenant")
     add_format(listing)
+    _register_changes(group)
     revoke = add_command(
         group,
         "revoke",
@@ -72,18 +92,63 @@ def register(subparsers: Subparsers) -> None:
         details="Revoking the last key opens nothing: nobody is authenticated then.",
         example="fencegate keys revoke 7hq2m4xkpw",
     )
-    revoke.add_argument("key_id", type=text, metavar="KEY_ID", help="as `keys list` shows it")
-    revoke.add_argument("--tenant", type=text, help="whose key, where two tenants have that id")
-    add_operator(revoke)
+    _add_key_id(revoke)
+
+
+def _register_changes(group: Subparsers) -> None:
+    grant = add_command(
+        group,
+        "grant",
+        _grant,
+        summary="let a key do more; running gateways follow within 5 s",
+        details=_SCOPES,
+        example="fencegate keys grant 7hq2m4xkpw --scope operate",
+    )
+    withdraw = add_command(
+        group,
+        "withdraw",
+        _withdraw,
+        summary="let a key do less; running gateways follow within 5 s",
+        details="What it may not do it is not told about either: a recorded response is not\n"
+        f"replayed to it. A key that is to do nothing is revoked.\n\n{_SCOPES}",
+        example="fencegate keys withdraw 7hq2m4xkpw --scope operate",
+    )
+    for parser in (grant, withdraw):
+        _add_scopes(parser, "may be repeated", required=True)
+        add_policies(parser)
+        _add_key_id(parser)
+
+
+def _add_scopes(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+    parser.add_argument(
+        "--scope", type=_scope, action="append", required=required, metavar="SCOPE", help=what
+    )
+
+
+def _add_key_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key_id", type=text, metavar="KEY_ID", help="as `keys list` shows it")
+    parser.add_argument("--tenant", type=text, help="whose key, where two tenants have that id")
+    add_operator(parser)
+
+
+def _scope(value: str) -> str:
+    if is_scope(value):
+        return value
+    raise argparse.ArgumentTypeError(
+        f"{value!r} is no scope; write policy:NAME, policy:*, enqueue, work, operate or audit"
+    )
 
 
 def _add(options: argparse.Namespace) -> int:
+    scopes = options.scope or DEFAULT
+
     async def work(database: Database) -> str:
         return await add_key(
             database,
             options.tenant,
             options.name,
             by=operator_name(options),
+            scopes=scopes,
             apart=options.apart,
         )
 
@@ -91,9 +156,11 @@ def _add(options: argparse.Namespace) -> int:
     print(token, flush=True)
     print(
         f"This is the only time the token is shown. {one_line(options.name)} sends it as\n"
-        "Authorization: Bearer fg_…",
+        "Authorization: Bearer fg_…\n"
+        f"It may: {' '.join(ordered(scopes))}",
         file=sys.stderr,
     )
+    _warn(options, scopes)
     return 0
 
 
@@ -112,6 +179,69 @@ def _list(options: argparse.Namespace) -> int:
 
     on_database(work)
     return 0
+
+
+def _grant(options: argparse.Namespace) -> int:
+    return _change(options, more=options.scope)
+
+
+def _withdraw(options: argparse.Namespace) -> int:
+    return _change(options, less=options.scope)
+
+
+def _change(
+    options: argparse.Namespace, *, more: Collection[str] = (), less: Collection[str] = ()
+) -> int:
+    async def work(database: Database) -> int:
+        await check_tenant(database, options.tenant)
+        for _ in range(_TRIES):
+            key = _pick(await list_keys(database, options.tenant), options.key_id)
+            wrong = _unchangeable(key, less) if isinstance(key, KeyInfo) else key
+            if isinstance(key, str) or wrong is not None:
+                print(f"fencegate: {wrong}", file=sys.stderr)
+                return 1
+            scopes = ordered({*key.may, *more} - {*less})
+            by = operator_name(options)
+            if scopes == key.scopes or await change_scopes(database, key, scopes, by=by):
+                whose = f"{key.tenant_name}/{one_line(key.principal)}"
+                print(f"key {key.key_id} of {whose} may: {' '.join(scopes)}")
+                _warn(options, more)
+                return 0
+        raise FencegateError("the key was changed by somebody else meanwhile; try again")
+
+    return on_database(work)
+
+
+def _unchangeable(key: KeyInfo, less: Collection[str]) -> str | None:
+    """Why the key's scopes cannot be changed so."""
+    if key.revoked_at is not None:
+        return f"key {key.key_id} is revoked, for good; make another: fencegate keys add"
+    absent = ordered(set(less) - set(key.may))
+    if absent:
+        return f"key {key.key_id} has no scope {absent[0]}; it may: {' '.join(key.may)}"
+    if less and set(key.may) <= set(less):
+        return (
+            f"key {key.key_id} could do nothing then; end it: fencegate keys revoke {key.key_id} "
+            f"--tenant {key.tenant_name}"
+        )
+    return None
+
+
+def _warn(options: argparse.Namespace, scopes: Collection[str]) -> None:
+    """Say so where a scope names a policy that is not there; often a slip. Where the policies lie
+    elsewhere, `serve` says it."""
+    directory = options.policies or load_settings().policies_dir
+    try:
+        known = names(directory)
+    except PolicyErrors:
+        return
+    for name in sorted(policies_named(scopes) - known):
+        close = get_close_matches(name, known, n=1)
+        mend = f"is {close[0]} meant?" if close else "it counts as soon as there is one"
+        print(
+            f"fencegate: warning: no policy in {one_line(str(directory))} is called {name}; {mend}",
+            file=sys.stderr,
+        )
 
 
 def _revoke(options: argparse.Namespace) -> int:
@@ -147,4 +277,5 @@ def _pick(keys: Sequence[KeyInfo], wanted: str) -> KeyInfo | str:
 
 
 def _cells(key: KeyInfo) -> Cells:
-    return (key.key_id, key.tenant_name, key.principal, key.created_at, key.revoked_at)
+    scopes = " ".join(key.may)
+    return (key.key_id, key.tenant_name, key.principal, key.created_at, key.revoked_at, scopes)

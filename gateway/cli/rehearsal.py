@@ -27,6 +27,7 @@ from gateway.core.keys import Refusal
 from gateway.core.model import Headers
 from gateway.core.outline import Differences
 from gateway.core.problems import Problem
+from gateway.core.scopes import ALL
 from gateway.errors import FencegateError
 from gateway.observe.text import one_line
 from gateway.policy import Derived, Match, NoPolicy, Policies, Unguarded, derive
@@ -127,7 +128,7 @@ async def rehearse(
 async def by_policies_alone(policies: Policies, sought: Sought, tenant: str | None) -> Rehearsal:
     """All that takes no database. Digests are left to whoever has the tenant's salt."""
     name = tenant or DEFAULT_TENANT
-    nobody = Principal(0, _ASSUMED, name, bytes(SALT_BYTES), _ASSUMED)
+    nobody = Principal(0, _ASSUMED, name, bytes(SALT_BYTES), _ASSUMED, scopes=ALL)
     seen = await _take(policies, sought, Snapshot({}, nobody), b"fencegate")
     return replace(seen, tenant=None)
 
@@ -211,7 +212,9 @@ async def _callers(database: Database, sought: Sought, tenant: str | None) -> Sn
     if snapshot.anonymous is not None and snapshot.anonymous.tenant_name == wanted:
         return snapshot
     (found,) = [each for each in await list_tenants(database) if each.name == wanted]
-    return Snapshot({}, Principal(found.number, _ASSUMED, found.name, found.salt, _ASSUMED))
+    return Snapshot(
+        {}, Principal(found.number, _ASSUMED, found.name, found.salt, _ASSUMED, scopes=ALL)
+    )
 
 
 async def _command(database: Database, seen: Rehearsal, key: str) -> CommandInfo | None:

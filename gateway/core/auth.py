@@ -24,13 +24,15 @@ _NO_DIGEST = bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller. ``salt``: the tenant's, 16 bytes. ``key_id`` is ``None`` for the anonymous one."""
+    """A caller. ``salt``: the tenant's, 16 bytes. ``key_id`` is ``None`` for the anonymous one.
+    ``scopes``: what it may do, in the words of ``gateway.core.scopes``."""
 
     tenant: int
     name: str
     tenant_name: str
     salt: bytes = field(repr=False)
     key_id: str | None = None
+    scopes: frozenset[str] = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,12 @@ def _check_address(url: str, key: str | None) -> None:
 def _cancel_rest(deployment: Deployment, run: str) -> None:
     """What was enqueued and could not be played to its end must not wait for another drill."""
     with contextlib.suppress(CrewError):
-        wish = {"session": f"drill:{run}", "reason": "the drill has ended"}
-        deployment.post("/v1/jobs/cancel", wish)
+        _cancel(deployment, run)
+
+
+def _cancel(deployment: Deployment, run: str) -> httpx.Response:
+    wish = {"session": f"drill:{run}", "reason": "the drill has ended"}
+    return deployment.post("/v1/jobs/cancel", wish)
 
 
 def _dsn() -> str:
@@ -153,6 +157,9 @@ def _check(deployment: Deployment, run: str, listen: tuple[str, int]) -> None:
         )
     if answer.status_code != 200:
         raise CrewError(f"the gateway answers a claim with {answer.status_code}: {answer.text}")
+    answer = _cancel(deployment, run)  # there is nothing yet, but later there may be
+    if answer.status_code != 200:
+        raise CrewError(f"the gateway answers a cancel with {answer.status_code}: {answer.text}")
     try:
         deployment.check_database()
     except (StoreUnavailable, AnswerLost) as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from gateway.core.command import Command
 from gateway.core.headers import last_hop
 from gateway.core.model import Rules
+from gateway.core.problems import Problem
 from gateway.upstream import Client, Deadlines, Request
 
 __all__ = ["ADMIT_WINDOW_S", "GRACE_S", "Call", "Plan", "first_byte_s", "plan"]
@@ -28,8 +30,9 @@ _STOP_BEFORE_S = 1
 @dataclass(frozen=True, slots=True)
 class Call:
     """``command`` carries the attempt of the current round; each round is an attempt of its own,
-    so that a try which may still commit is never mistaken for a later one. ``key_field``: the field
-    of ``request`` that holds the upstream's key. ``resent``: it took over from another attempt."""
+    so that a try which may still commit is never mistaken for a later one. ``barred``: why its
+    caller may not send it any more. ``key_field``: the field of ``request`` that holds the
+    upstream's key. ``resent``: it took over from another attempt."""
 
     command: Command
     rules: Rules
@@ -37,6 +40,7 @@ class Call:
     request: Request
     wait_s: float
     tenant_name: str
+    barred: Callable[[], Problem | None]
     key_field: bytes | None = None
     resent: bool = False
 

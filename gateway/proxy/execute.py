@@ -143,15 +143,10 @@ class Executor:
                 woken_for = None
             if topic is None:
                 return self._refuse(call, decision)
-            began = self.clock()
-            try:
-                end = await self._wait(topic, wait_until, gone, front=topic == woken_for)
-            except Full as full:
-                self._pass_on(woken_for)  # whoever was not woken has no turn to pass on
-                return _overloaded(call, str(full))
-            trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
+            front = topic == woken_for
+            end = await self._stand(call, decision, topic, wait_until, gone, trace, front=front)
             if end != "woken":
-                return None if end == "gone" else self._refuse(call, decision)
+                return None if end == "gone" else end
             faults.reach("wait.woken")
             woken_for = topic
 
@@ -178,8 +173,11 @@ class Executor:
         match decision:
             case Probe(judged):
                 if await self.prober.ask(call.command, judged):
-                    return None
+                    return self._barred(call)
                 due_s = await self.prober.due_s(call.command)
+                barred = self._barred(call)
+                if barred is not None:
+                    return barred
                 problem = refusal(decision.otherwise, until_asked(due_s))
                 return self._problem(call, problem, "unknown")
             case TakeOver(judged, key):
@@ -196,10 +194,16 @@ class Executor:
                     trace.decision = Forward(again.command.attempt)
                     return await self._perform(again, limits, None, trace)
                 if taken == "changed":
-                    return None
+                    return self._barred(call)
             case _:
                 assert_never(decision)
         return self._refuse(call, decision)
+
+    def _barred(self, call: Call) -> Answer | None:
+        """Time has passed: a caller whose key was revoked meanwhile, or may no longer send this, is
+        told nothing of the command."""
+        barred = call.barred()
+        return None if barred is None else self._problem(call, barred, "rejected")
 
     def _refuse(self, call: Call, decision: Decision) -> Answer:
         request_id = call.command.request_id
@@ -231,6 +235,35 @@ class Executor:
                 raise AssertionError("a forwarded command is performed, not refused")
             case _:
                 assert_never(decision)
+
+    async def _stand(
+        self,
+        call: Call,
+        decision: Decision,
+        topic: Topic,
+        until: float,
+        gone: asyncio.Event,
+        trace: Trace,
+        *,
+        front: bool,
+    ) -> Answer | Literal["woken", "gone"]:
+        """Wait for ``topic`` to change; the answer where that was in vain."""
+        began = self.clock()
+        try:
+            end = await self._wait(topic, until, gone, front=front)
+        except Full as full:
+            if front:  # whoever was not woken has no turn to pass on
+                self._pass_on(topic)
+            return _overloaded(call, str(full))
+        trace.wait_s = (trace.wait_s or 0.0) + self.clock() - began
+        if end == "gone":
+            return "gone"
+        barred = self._barred(call)
+        if barred is not None:
+            if end == "woken":
+                self._pass_on(topic)
+            return barred
+        return "woken" if end == "woken" else self._refuse(call, decision)
 
     async def _wait(
         self, topic: Topic, until: float, gone: asyncio.Event, *, front: bool

@@ -1,7 +1,8 @@
 """From an ASGI request to a call that can be admitted, or to the reason why not.
 
-The order of the checks: parse → authenticate → match policy → limits → read body → entity, key,
-fence, fingerprint. Until the last of them nothing of the request is remembered anywhere.
+The order of the checks: parse → authenticate → match policy → may the key send to it → limits →
+read body → entity, key, fence, fingerprint. Until the last of them nothing of the request is
+remembered anywhere.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gateway.core.local import foreign
 from gateway.core.model import Headers, Rules
 from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
+from gateway.core.scopes import forbidden, policy_scope
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
 from gateway.proxy.body import (
@@ -44,6 +46,7 @@ __all__ = [
     "Passage",
     "Refused",
     "identity_of",
+    "allowed",
     "principal_of",
     "request_id_of",
 ]
@@ -151,6 +154,10 @@ class Intake:
             return Refused(identity, principal, unread=True)
         identity = replace(identity, principal=principal)
         found = self.policies.match(scope["method"], scope["raw_path"])
+        if isinstance(found, Match | Unguarded):
+            barred = forbidden(principal, policy_scope(found.upstream.name))
+            if barred is not None:
+                return Refused(identity, barred, unread=True)
         match found:
             case NoPolicy(detail):
                 return Refused(identity, Problem("no-policy", detail), unread=True)
@@ -192,9 +199,9 @@ class Intake:
             case TooSlow():
                 return Refused(identity, _TOO_SLOW, unread=True, asked=True)
             case bytes():
-                again = principal_of(self.keys, headers)  # the key may have been revoked meanwhile
-                if isinstance(again, Problem):
-                    return Refused(identity, again)
+                barred = self._barred(headers, found)  # the key may have been revoked meanwhile
+                if barred is not None:
+                    return Refused(identity, barred)
                 return self._derive(scope, headers, identity, found, body)
 
     def _derive(
@@ -229,9 +236,15 @@ class Intake:
                 request=request,
                 wait_s=parse_wait(values(headers, b"prefer")),
                 tenant_name=identity.principal.tenant_name,
+                barred=lambda: self._barred(headers, match),
                 key_field=match.command.send_key,
             ),
         )
+
+    def _barred(self, headers: Headers, found: Match) -> Problem | None:
+        """Why the caller may not send this, by the keys as they are now."""
+        principal = allowed(self.keys, headers, policy_scope(found.upstream.name))
+        return principal if isinstance(principal, Problem) else None
 
     def _pass(
         self,
@@ -304,6 +317,12 @@ def _peer(scope: Mapping[str, Any]) -> str | None:
     """The address at the other end of the connection; ``None`` where it has none."""
     client = scope.get("client")
     return client[0] if client else None
+def allowed(keys: Keys, headers: Headers, wanted: str) -> Principal | Problem:
+    """Who asks, where that is somebody with the scope ``wanted``; else why it may not."""
+    principal = principal_of(keys, headers)
+    if isinstance(principal, Problem):
+        return principal
+    return forbidden(principal, wanted) or principal
 
 
 def command_of(match: Match, derived: Derived, principal: Principal, request_id: str) -> Command:

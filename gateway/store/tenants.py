@@ -1,14 +1,14 @@
 """Tenants and their caller keys, and the snapshot of them that every request is judged by.
 
 A key's secret has 256 random bits, so its plain SHA-256 is all that need be kept; it is shown once,
-when it is made. Adding and revoking write their audit row in the same commit.
+when it is made. Adding, changing and revoking write their audit row in the same commit.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -18,6 +18,7 @@ from uuid import uuid4
 import asyncpg
 
 from gateway.core.auth import CallerKey, Principal, Snapshot, Token, format_token
+from gateway.core.scopes import ALL, BEFORE, DEFAULT, LIMIT, is_scope, ordered
 from gateway.errors import ConfigurationError, FencegateError
 from gateway.store.database import Database
 from gateway.store.queries import load
@@ -29,6 +30,7 @@ __all__ = [
     "LeftBehind",
     "Tenant",
     "add_key",
+    "change_scopes",
     "list_keys",
     "list_tenants",
     "load_snapshot",
@@ -58,7 +60,8 @@ class LeftBehind(FencegateError):
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A caller key as operators see it."""
+    """A caller key as operators see it. ``scopes``: as recorded; ``None`` for a key of before there
+    were any."""
 
     tenant: int
     tenant_name: str
@@ -66,6 +69,12 @@ class KeyInfo:
     principal: str
     created_at: datetime
     revoked_at: datetime | None
+    scopes: tuple[str, ...] | None
+
+    @property
+    def may(self) -> tuple[str, ...]:
+        """What it may do."""
+        return ordered(_effective(self.scopes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +87,25 @@ class Tenant:
 
 
 async def add_key(
-    database: Database, tenant_name: str, principal: str, *, by: str, apart: bool = False
+    database: Database,
+    tenant_name: str,
+    principal: str,
+    *,
+    by: str,
+    scopes: Collection[str] = DEFAULT,
+    apart: bool = False,
 ) -> str:
     """Make a key for ``principal`` and return its token, which exists nowhere else.
 
     Makes the tenant if it is missing. ``by``: the operator's name. Raises ``ConfigurationError``
-    for a name that cannot be used, ``LeftBehind`` (unless ``apart``) where a tenant's first key
-    would part callers from what they did under ``default``, ``StoreUnavailable``, and
+    for a name or a scope that cannot be used, ``LeftBehind`` (unless ``apart``) where a tenant's
+    first key would part callers from what they did under ``default``, ``StoreUnavailable``, and
     ``AnswerLost`` where a key may have been made whose token nobody knows (`list_keys` shows it,
     `revoke_key` ends it).
     """
     _check_tenant(tenant_name)
     _check_principal(principal)
+    _check_scopes(scopes)
     if not apart:
         await _check_left_behind(database, tenant_name)
     for _ in range(_TRIES):
@@ -99,6 +115,7 @@ async def add_key(
         rows = await database.fetch(
             _SQL["add_key"],
             *(tenant_name, key_id, principal, sha256(secret).digest(), uuid4(), OPERATOR + by),
+            list(ordered(scopes)),
         )
         if rows:
             return format_token(Token(rows[0]["tenant"], key_id, secret))
@@ -118,10 +135,28 @@ async def revoke_key(
     return "revoked" if rows[0]["now"] else "already"
 
 
+async def change_scopes(
+    database: Database, key: KeyInfo, scopes: Collection[str], *, by: str
+) -> bool:
+    """Let ``key`` do this and nothing else; false where it is no longer as it was read. Running
+    gateways follow within 5 s. ``by`` as for ``add_key``.
+
+    Raises ``ConfigurationError`` for scopes that cannot be used, ``StoreUnavailable``; after
+    ``AnswerLost`` look at it again.
+    """
+    _check_scopes(scopes)
+    before = None if key.scopes is None else list(key.scopes)
+    rows = await database.fetch(
+        _SQL["change_scopes"],
+        *(key.tenant, key.key_id, before, list(ordered(scopes)), uuid4(), OPERATOR + by),
+    )
+    return bool(rows)
+
+
 async def list_keys(database: Database, tenant_name: str | None = None) -> list[KeyInfo]:
     """Every key that ever existed, of one tenant or of all. Raises ``StoreUnavailable``."""
     rows = await read(database, _SQL["list_keys"], tenant_name)
-    return [KeyInfo(**row) for row in rows]
+    return [KeyInfo(**{**row, "scopes": _recorded(row)}) for row in rows]
 
 
 async def list_tenants(database: Database) -> list[Tenant]:
@@ -142,13 +177,24 @@ def _snapshot(rows: Sequence[asyncpg.Record]) -> Snapshot:
     for row in rows:
         tenant, name, salt = row["tenant"], row["tenant_name"], row["salt"]
         if row["key_id"] is None:
-            anonymous = Principal(tenant, "anonymous", name, salt)
+            anonymous = Principal(tenant, "anonymous", name, salt, scopes=ALL)
             continue
         ever = True
         if not row["revoked"]:
-            principal = Principal(tenant, row["principal"], name, salt, row["key_id"])
+            scopes = _effective(_recorded(row))
+            principal = Principal(
+                tenant, row["principal"], name, salt, row["key_id"], scopes=scopes
+            )
             keys[tenant, row["key_id"]] = CallerKey(principal, row["secret_digest"])
     return Snapshot(keys, None if ever else anonymous)
+
+
+def _recorded(row: asyncpg.Record) -> tuple[str, ...] | None:
+    return None if row["scopes"] is None else tuple(row["scopes"])
+
+
+def _effective(recorded: tuple[str, ...] | None) -> frozenset[str]:
+    return BEFORE if recorded is None else frozenset(recorded)
 
 
 async def _check_left_behind(database: Database, tenant_name: str) -> None:
@@ -180,3 +226,16 @@ def _check_principal(name: str) -> None:
         )
     if name.startswith(OPERATOR) or name == "anonymous":
         raise ConfigurationError(f"{name!r} is reserved; choose another name for the caller")
+
+
+def _check_scopes(scopes: Collection[str]) -> None:
+    for scope in scopes:
+        if not is_scope(scope):
+            raise ConfigurationError(
+                f"{scope!r} is no scope; use policy:NAME, policy:*, enqueue, work, operate or audit"
+            )
+    if not 0 < len(set(scopes)) <= LIMIT:
+        raise ConfigurationError(
+            f"a key has 1 to {LIMIT} scopes, not {len(set(scopes))}; policy:* stands for every "
+            "policy, and a key that may do nothing is one to revoke"
+        )

@@ -17,6 +17,9 @@ from gateway.store.tenants import LeftBehind, add_key, list_keys, load_snapshot,
 from tests.kit.db import Server, execute, with_connection
 from tests.kit.operating import on, settled
 
+MAY = "policy:* enqueue work"
+"""What a key may do that was made without a word about it."""
+
 
 def bearer(token: str) -> list[bytes]:
     return [f"Bearer {token}".encode()]
@@ -110,7 +113,7 @@ def test_making_and_revoking_are_audited_in_the_same_commit(database: str) -> No
         await revoke_key(db, "billing", key.key_id, by="bob")
         rows = [row async for row in audit.search(db, audit.Filter(newest_first=False))]
         assert [(row.event, row.tenant_name, row.principal, row.reason) for row in rows] == [
-            ("operator", "billing", "operator:ann", f"key {key.key_id} added for worker"),
+            ("operator", "billing", "operator:ann", f"key {key.key_id} added for worker: {MAY}"),
             ("operator", "billing", "operator:bob", f"key {key.key_id} of worker revoked"),
         ]
         assert rows[0].at == key.created_at

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.core import auth
 from gateway.core.auth import CallerKey, Principal, Snapshot, Token, format_token, parse_token
+from gateway.core.scopes import ALL, DEFAULT
 
 SECRET = b"s" * 43
-HOLDER = Principal(7, "worker", "billing", bytes(16), "abcdefgh22")
-ANYBODY = Principal(1, "anonymous", "default", bytes(16))
+HOLDER = Principal(7, "worker", "billing", bytes(16), "abcdefgh22", scopes=DEFAULT)
+ANYBODY = Principal(1, "anonymous", "default", bytes(16), scopes=ALL)
 SNAPSHOT = Snapshot({(7, "abcdefgh22"): CallerKey(HOLDER, sha256(SECRET).digest())})
 TOKEN = b"fg_7_abcdefgh22_" + SECRET
 
@@ -105,7 +106,7 @@ def test_anonymous_is_never_the_answer_to_a_token() -> None:
 
 
 def test_two_tenants_may_have_a_key_of_the_same_id() -> None:
-    other = Principal(8, "worker", "support", bytes(16), "abcdefgh22")
+    other = Principal(8, "worker", "support", bytes(16), "abcdefgh22", scopes=DEFAULT)
     both = Snapshot(
         {**SNAPSHOT.keys, (8, "abcdefgh22"): CallerKey(other, sha256(b"t" * 43).digest())}
     )

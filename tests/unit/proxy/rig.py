@@ -180,6 +180,7 @@ class Rig:
             request=Request(b"POST", key.encode(), ()),
             wait_s=wait_s,
             tenant_name="default",
+            barred=lambda: None,
         )
 
     async def run(self, call: Call, gone: asyncio.Event | None = None) -> Answer | None:

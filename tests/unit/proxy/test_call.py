@@ -55,7 +55,7 @@ def test_an_admit_that_was_given_up_cannot_commit_after_the_send_window(timeout_
 
 def test_each_round_is_an_attempt_of_its_own() -> None:
     made: Command = command(by=attempt(0))
-    call = Call(made, rules(), None, None, 0, "default")  # type: ignore[arg-type]
+    call = Call(made, rules(), None, None, 0, "default", lambda: None)  # type: ignore[arg-type]
     rounds = [call.next_round() for _ in range(3)]
     assert len({each.command.attempt for each in rounds} | {made.attempt}) == 4
     assert all(each.command.key == made.key for each in rounds)
