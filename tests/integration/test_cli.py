@@ -238,6 +238,75 @@ def test_one_id_in_two_tenants_asks_whose(database: str) -> None:
     assert done.out.startswith("key abcdefgh22 of support/worker is revoked")
 
 
+def test_what_a_key_may_do_is_said_granted_and_withdrawn(database: str) -> None:
+    add = ("keys", "add", "--tenant", "billing", "--name")
+    usual = fencegate(*add, "usual", dsn=database)
+    assert "It may: policy:* enqueue work" in usual.err
+    chosen = fencegate(*add, "hook", "--scope", "operate", "--scope", "policy:pay", dsn=database)
+    assert "It may: policy:pay operate" in chosen.err
+    assert scopes(database) == ["policy:* enqueue work", "policy:pay operate"]
+    hook = chosen.out.split("_")[2]
+
+    more = fencegate("keys", "grant", hook, "--scope", "audit", "--scope", "policy:*", dsn=database)
+    assert more.out == f"key {hook} of billing/hook may: policy:* policy:pay operate audit\n"
+    again = fencegate("keys", "grant", hook, "--scope", "audit", dsn=database)
+    assert (again.code, again.out) == (0, more.out)
+    less = fencegate(
+        *("keys", "withdraw", chosen.out.strip(), "--scope", "policy:*", "--scope", "audit"),
+        *("--by", "ann"),
+        dsn=database,
+    )
+    assert less.out == f"key {hook} of billing/hook may: policy:pay operate\n"
+    assert holder(database, chosen.out.strip()) == "hook"
+    told = fencegate("audit", "--event", "operator", "--format", "jsonl", dsn=database).out
+    rows = [json.loads(line) for line in told.splitlines()]
+    assert len(rows) == 4  # what changed nothing is none
+    assert (rows[0]["principal"], rows[0]["reason"]) == (
+        "operator:ann",
+        f"key {hook} of hook may from now on: policy:pay operate",
+    )
+
+
+def test_what_cannot_be_granted_or_withdrawn_is_refused_with_its_mend(database: str) -> None:
+    add = ("keys", "add", "--tenant", "billing", "--name", "worker")
+    wrong = fencegate(*add, "--scope", "policies", dsn=database)
+    assert (wrong.code, "'policies' is no scope; write policy:NAME" in wrong.err) == (2, True)
+    key_id = fencegate(*add, "--scope", "work", dsn=database).out.split("_")[2]
+    nobody = fencegate("keys", "grant", "nonsense", "--scope", "work", dsn=database)
+    refused(nobody, 1, "keys list")
+    withdraw = ("keys", "withdraw", key_id, "--scope")
+    refused(fencegate(*withdraw, "operate", dsn=database), 1, "no scope operate; it may: work")
+    refused(fencegate(*withdraw, "work", dsn=database), 1, "fencegate keys revoke")
+    assert fencegate("keys", "revoke", key_id, dsn=database).code == 0
+    done = fencegate("keys", "grant", key_id, "--scope", "operate", dsn=database)
+    refused(done, 1, "is revoked", "keys add")
+    assert scopes(database) == ["work"]
+
+
+def test_a_scope_of_a_policy_that_is_not_there_is_a_warning(database: str, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(POLICY)
+    add = ("keys", "add", "--tenant", "billing", "--name", "worker", "--policies", str(tmp_path))
+    slip = fencegate(*add, "--scope", "policy:payment", dsn=database)
+    assert "no policy in" in slip.err
+    assert "is payments meant?" in slip.err
+    early = fencegate(*add, "--scope", "policy:cases", "--scope", "policy:payments", dsn=database)
+    assert "called cases; it counts as soon as there is one" in early.err
+    assert "payments" not in early.err.partition("warning")[2]
+    elsewhere = fencegate(*add[:-1], str(tmp_path / "no"), "--scope", "policy:x", dsn=database)
+    assert (elsewhere.code, "warning" in elsewhere.err) == (0, False)
+    granted = fencegate(
+        *("keys", "grant", early.out.split("_")[2], "--scope", "policy:y"),
+        *("--policies", str(tmp_path)),
+        dsn=database,
+    )
+    assert (granted.code, "called y;" in granted.err) == (0, True)
+
+
+def scopes(dsn: str) -> list[str]:
+    shown = fencegate("keys", "list", "--format", "jsonl", dsn=dsn).out
+    return [json.loads(line)["scopes"] for line in shown.splitlines()]
+
+
 def test_names_that_cannot_be_used_are_refused(database: str) -> None:
     done = fencegate("keys", "add", "--tenant", "Big Bill", "--name", "worker", dsn=database)
     refused(done, 2, "cannot name a tenant")

@@ -9,11 +9,19 @@ from contextlib import nullcontext
 import pytest
 
 from gateway.core.auth import Snapshot, parse_token
+from gateway.core.scopes import ALL, BEFORE, DEFAULT, LIMIT
 from gateway.errors import ConfigurationError, StoreUnavailable
 from gateway.store import audit
 from gateway.store.database import Database
 from gateway.store.keyring import MAX_AGE_S, KeyRing
-from gateway.store.tenants import LeftBehind, add_key, list_keys, load_snapshot, revoke_key
+from gateway.store.tenants import (
+    LeftBehind,
+    add_key,
+    change_scopes,
+    list_keys,
+    load_snapshot,
+    revoke_key,
+)
 from tests.kit.db import Server, execute, with_connection
 from tests.kit.operating import on, settled
 
@@ -263,3 +271,119 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - the ring has no event of its own to wait for
             await asyncio.sleep(0.005)
+
+
+# --- scopes ----------------------------------------------------------------------------------
+
+
+def may(snapshot: Snapshot, token: str) -> frozenset[str]:
+    principal = snapshot.authenticate(bearer(token))
+    assert principal is not None
+    return principal.scopes
+
+
+def test_a_key_may_do_what_was_said_when_it_was_made(database: str) -> None:
+    async def work(db: Database) -> None:
+        anonymous = (await load_snapshot(db)).anonymous
+        assert anonymous is not None
+        assert anonymous.scopes == ALL
+        usual = await add_key(db, "billing", "usual", by="ann")
+        chosen = await add_key(
+            db, "billing", "chosen", by="ann", scopes=["audit", "policy:pay", "audit"]
+        )
+        snapshot = await load_snapshot(db)
+        assert may(snapshot, usual) == DEFAULT
+        assert may(snapshot, chosen) == {"policy:pay", "audit"}
+        assert [key.may for key in await list_keys(db)] == [
+            ("policy:*", "enqueue", "work"),
+            ("policy:pay", "audit"),
+        ]
+
+    on(database, work)
+
+
+def test_a_key_of_before_keeps_what_it_could_do_until_somebody_changes_it(database: str) -> None:
+    """As the release before makes them: it names no scopes."""
+    execute(
+        database,
+        "insert into gateway.caller_keys (tenant, key_id, principal, secret_digest)"
+        " values (1, 'abcdefgh22', 'old', sha256(''))",
+    )
+
+    async def work(db: Database) -> None:
+        (old,) = await list_keys(db)
+        assert (old.scopes, frozenset(old.may)) == (None, BEFORE)
+        (held,) = (await load_snapshot(db)).keys.values()
+        assert held.principal.scopes == BEFORE
+        assert await change_scopes(db, old, ["work"], by="ann")
+        assert not await change_scopes(db, old, ["audit"], by="bob")  # it is another one since
+        (new,) = await list_keys(db)
+        assert new.may == ("work",)
+
+    on(database, work)
+
+
+def test_changing_is_audited_in_the_same_commit_and_counts_for_one_tenants_key(
+    database: str,
+) -> None:
+    async def work(db: Database) -> None:
+        token = await add_key(db, "billing", "worker", by="ann")
+        other = await add_key(db, "support", "worker", by="ann")
+        await asyncio.to_thread(
+            execute, database, "update gateway.caller_keys set key_id = 'abcdefgh22'"
+        )
+        (key,) = await list_keys(db, "billing")
+        assert await change_scopes(db, key, ["operate", "policy:pay"], by="bob")
+        tokens = [each.split("_", 3) for each in (token, other)]
+        known = [f"fg_{tenant}_abcdefgh22_{secret}" for _, tenant, _, secret in tokens]
+        snapshot = await load_snapshot(db)
+        assert [may(snapshot, each) for each in known] == [{"operate", "policy:pay"}, DEFAULT]
+        rows = [row async for row in audit.search(db, audit.Filter(limit=1))]
+        assert [(row.tenant_name, row.principal, row.reason) for row in rows] == [
+            (
+                "billing",
+                "operator:bob",
+                "key abcdefgh22 of worker may from now on: policy:pay operate",
+            )
+        ]
+
+    on(database, work)
+
+
+def test_a_revoked_key_is_not_changed(database: str) -> None:
+    async def work(db: Database) -> None:
+        token = await add_key(db, "billing", "worker", by="ann")
+        (key,) = await list_keys(db)
+        await revoke_key(db, "billing", key.key_id, by="ann")
+        assert not await change_scopes(db, key, ["operate"], by="ann")
+        assert (await load_snapshot(db)).authenticate(bearer(token)) is None
+
+    on(database, work)
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    [[], ["everything"], ["policy:Pay"], ["work", ""], [f"policy:p{n}" for n in range(LIMIT + 1)]],
+)
+def test_scopes_that_cannot_be_are_refused(database: str, scopes: list[str]) -> None:
+    async def work(db: Database) -> None:
+        with pytest.raises(ConfigurationError, match="scope"):
+            await add_key(db, "billing", "worker", by="ann", scopes=scopes)
+        assert await list_keys(db) == []
+        await add_key(db, "billing", "worker", by="ann")
+        (key,) = await list_keys(db)
+        with pytest.raises(ConfigurationError, match="scope"):
+            await change_scopes(db, key, scopes, by="ann")
+
+    on(database, work)
+
+
+def test_scopes_of_a_later_release_are_read_and_allow_nothing(database: str) -> None:
+    async def work(db: Database) -> None:
+        token = await add_key(db, "billing", "worker", by="ann")
+        await asyncio.to_thread(
+            execute, database, "update gateway.caller_keys set scopes = '{later,work}'"
+        )
+        assert may(await load_snapshot(db), token) == {"later", "work"}
+
+    on(database, work)
