@@ -28,8 +28,8 @@ from gateway.proxy.intake import (
     Identity,
     Keys,
     Refused,
-    identity_of,
     allowed,
+    identity_of,
     principal_of,
     request_id_of,
 )

@@ -45,8 +45,8 @@ __all__ = [
     "Keys",
     "Passage",
     "Refused",
-    "identity_of",
     "allowed",
+    "identity_of",
     "principal_of",
     "request_id_of",
 ]
@@ -317,6 +317,8 @@ def _peer(scope: Mapping[str, Any]) -> str | None:
     """The address at the other end of the connection; ``None`` where it has none."""
     client = scope.get("client")
     return client[0] if client else None
+
+
 def allowed(keys: Keys, headers: Headers, wanted: str) -> Principal | Problem:
     """Who asks, where that is somebody with the scope ``wanted``; else why it may not."""
     principal = principal_of(keys, headers)

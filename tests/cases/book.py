@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.cases import (
     on_boundary,
     on_commands,
+    on_entities,
     on_framing,
     on_jobs,
     on_messages,
@@ -29,6 +30,7 @@ FURTHER: list[Case] = [
     *on_framing.CASES,
     *on_outcomes.CASES,
     *on_commands.CASES,
+    *on_entities.CASES,
     *on_sameness.CASES,
     *on_security.CASES,
     *on_jobs.CASES,

@@ -63,6 +63,12 @@ name = "by-field"
 match = "POST /v1/by-field"
 entity = "field:{header.X-Account}"
 """,
+    """
+name = "any-case"
+match = "POST /v1/any-case/{id}"
+entity = "any-case:{path.id}"
+entity_case = "ignore"
+""",
 )
 
 

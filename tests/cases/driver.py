@@ -8,6 +8,8 @@ A case is a JSON object, ``{"id", "input": {"steps": […]}, "expected": {…}}`
   where the request before was answered; behind the answer to one that reads ``to_the_end`` nothing
   may come but that) or ``raw_latin1`` bytes; the ``upstream`` steps behind it say how the upstream
   answers it: ``respond``, ``raw_latin1`` with ``then``, or a ``fault``
+- or ``auth``: ``revoke tenant-X``, ``withdraw SCOPE from tenant-X``, ``grant SCOPE to tenant-X``,
+  once the gateway heeds it
 - or a step of the workers (``crew.py``); ``fence of LABEL`` in a header is that of a claim
 - ``Bearer tenant-X`` stands for a gateway key of a tenant that only this case has, so cases share a
   gateway and never meet; paths are below the mount ``/pay``
@@ -30,9 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.problems import TYPES
-from gateway.store.tenants import add_key
+from gateway.store.tenants import add_key, change_scopes, list_keys, revoke_key
 from tests.cases.crew import Crew
 from tests.kit.client import Caller, Exchange, Reply, assert_problem
+from tests.kit.faults import until
 from tests.kit.gateway import Stack, rows
 from tests.kit.operating import fencegate, on
 from tests.kit.upstream import (
@@ -53,8 +56,10 @@ Case = Mapping[str, Any]
 
 MOUNT = "/pay"
 _CRC_OF_2_GIB_OF_ZEROS = 0x4DBDF21C
+NO_COMMAND = "/v1/accounts/nobody/charges"
 _TENANT = re.compile(r"tenant-[A-Za-z0-9:]+")
 _FENCE = re.compile(r"fence of (\w+)")
+_AUTH = re.compile(r"(?:(revoke)|(withdraw|grant) (\S+) (?:from|to)) (tenant-\w+)")
 
 
 def load(path: Path) -> list[Case]:
@@ -161,6 +166,9 @@ def _step(done: _Run, step: Any, answers: list[Any]) -> None:
     if done.crew is not None and "http" not in step:
         done.crew.step(step)
         return
+    if "auth" in step:
+        _auth(done, step["auth"])
+        return
     gate = Gate()
     done.upstream.next(*(_answer(each, gate) for each in answers))
     seen = done.upstream.count
@@ -180,6 +188,30 @@ def _step(done: _Run, step: Any, answers: list[Any]) -> None:
     done.replies[step["label"]] = exchange.next()
     if step.get("to_the_end"):
         assert exchange.read_all() == b"", step["label"]
+
+
+def _auth(done: _Run, text: str) -> None:
+    """Change a key, and wait until the gateway judges by that."""
+    match = _AUTH.fullmatch(text)
+    assert match is not None, text
+    revoke, how, scope, tenant = match.groups()
+    name = tenant_name(done.case, tenant)
+
+    async def change(database: Any) -> None:
+        (key,) = await list_keys(database, name)
+        if revoke:
+            assert await revoke_key(database, name, key.key_id, by="tests") == "revoked"
+            return
+        scopes = {*key.may, scope} if how == "grant" else {*key.may} - {scope}
+        assert await change_scopes(database, key, scopes, by="tests")
+
+    on(done.world.stack.database, change)
+    token = done.world.tokens[done.case["id"], tenant]
+    caller = Caller(done.world.stack.gateway.url, token=token)
+    # Neither becomes anything: the command has no key, the job no id.
+    asked = ("GET", "/v1/jobs/none") if scope == "enqueue" else ("POST", MOUNT + NO_COMMAND)
+    is_barred = how != "grant"
+    until(lambda: (caller.call(*asked).status in (401, 403)) is is_barred, text)
 
 
 def _send(done: _Run, step: Any) -> Exchange:
