@@ -176,6 +176,8 @@ def _check_policy(deployment: Deployment, run: str, listen: tuple[str, int]) -> 
             "the gateway refuses the key; give one that `fencegate keys add` printed, with --key "
             "or in FENCEGATE_KEY"
         )
+    if problem == "forbidden":
+        raise CrewError(f"the gateway refuses the key. {answer.json()['detail']}")
     if problem == "no-policy":
         raise CrewError(
             f"the gateway has no policy for {MOUNT}; add what `{_PRINT}` prints to its policies, "

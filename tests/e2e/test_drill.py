@@ -193,7 +193,7 @@ def test_it_plays_against_somebody_s_own_deployment_with_a_key(
     port = closed_port()
     mark = tmp_path / "restarted"
     with deployed(postgres, port) as served:
-        key = add_key(served.database)
+        lesser, key = add_key(served.database), add_key(served.database, "--scope=operate")
         wait_until_keys_count(served)
         restart = f"echo done > {shlex.quote(str(mark))}"
         chosen = ("--variant", "killed", "--variant", "database-restart")
@@ -204,8 +204,11 @@ def test_it_plays_against_somebody_s_own_deployment_with_a_key(
         assert mark.read_text() == "done\n"
         assert rows(served.database, "select 1 from gateway.jobs") == []
         code, output = against(served, port, tmp_path, started, "--key", "fg_no.such")
-    assert code == 2
-    assert "keys add" in output
+        assert code == 2
+        assert "keys add" in output
+        code, output = against(served, port, tmp_path, started, "--key", lesser)
+        assert code == 2
+        assert re.search(r"fencegate keys grant \S+ --tenant default --scope operate", output)
 
 
 @linux
@@ -225,9 +228,13 @@ def test_what_was_not_played_to_its_end_is_cancelled(
         assert rows(served.database, "select 1 from gateway.jobs") == []
 
 
-def add_key(dsn: str) -> str:
+def add_key(dsn: str, *scopes: str) -> str:
+    more = ("--scope=policy:*", "--scope=enqueue", "--scope=work", *scopes) if scopes else ()
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "keys", "add", "--tenant", "default", "--name", "d"],
+        [
+            *(sys.executable, "-m", "gateway.cli"),
+            *("keys", "add", "--tenant", "default", "--name", "d", *more),
+        ],
         env={**os.environ, "FENCEGATE_DATABASE_URL": dsn},
         capture_output=True,
         text=True,

@@ -170,7 +170,8 @@ def test_a_key_decides_about_its_own_tenants_commands_only(postgres: Server) -> 
 
 
 def _key(dsn: str, tenant: str) -> str:
-    return on(dsn, lambda database: add_key(database, tenant, "worker", by="tests"))
+    scopes = ("policy:pay", "operate")
+    return on(dsn, lambda db: add_key(db, tenant, "worker", by="tests", scopes=scopes))
 
 
 @pytest.mark.parametrize("verdict", ["executed", "not-executed"])

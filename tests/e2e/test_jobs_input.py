@@ -314,7 +314,11 @@ def test_a_full_batch_of_leases_with_the_longest_names_fits_into_a_heartbeat() -
 def shared(postgres: Server) -> Iterator[tuple[str, Caller, Caller, Caller]]:
     """Two tenants' callers and nobody, on one gateway."""
     with postgres.database() as dsn:
-        made = [fencegate("keys", "add", "--tenant", t, "--name", t, dsn=dsn) for t in ("a", "b")]
+        scopes = [f"--scope={scope}" for scope in ("enqueue", "work", "operate")]
+        made = [
+            fencegate("keys", "add", "--tenant", t, "--name", t, *scopes, dsn=dsn)
+            for t in ("a", "b")
+        ]
         a, b = [each.out.strip() for each in made]
         with gateway(dsn, policy("http://127.0.0.1:9", CAPTURE), tools=TOOLS) as process:
             callers = (Caller(process.url, token=a), Caller(process.url, token=b))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.banner import banner
+from gateway.banner import banner, misnamed
+from gateway.core.auth import CallerKey, Principal, Snapshot
 from gateway.drill.policy import policy_text
 from gateway.policy.tools import load_all
 
@@ -65,3 +66,33 @@ def test_where_fences_are_issued_here_the_sample_asks_for_one_first(
     assert '{"entity": "account:1"}' in ask
     assert "/pay/v1/refunds" in send
     assert "'$FENCE'" in send
+
+
+def test_keys_for_policies_that_are_not_there_are_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "pay.toml").write_text(POLICY, encoding="utf-8")
+    policies, tools = load_all(tmp_path, {})
+    scopes = (
+        {"policy:pay", "work"},
+        {"policy:*", "audit"},
+        {"policy:pya", "policy:pay"},
+        {"policy:pya"},
+        {"policy:old", "later"},
+    )
+    keys = {}
+    for number, each in enumerate(scopes):
+        key_id = f"abcdefgh{number}"
+        holder = Principal(1, "w", "default", bytes(16), key_id, scopes=frozenset(each))
+        keys[1, key_id] = CallerKey(holder, bytes(32))
+    found = list(misnamed(Snapshot(keys), policies))
+    assert found == [
+        "key abcdefgh4: scope policy:old, and no policy of that name is served",
+        "key abcdefgh2 and 1 more: scope policy:pya, and no policy of that name is served",
+    ]
+    text = banner(
+        *("http://127.0.0.1:1", DSN, policies, tools),
+        data_dir=None,
+        authenticated=True,
+        warnings=found,
+    )
+    assert f"  warning   {found[0]}" in text.splitlines()
+    assert list(misnamed(Snapshot({}), policies)) == []
