@@ -352,6 +352,21 @@ def test_a_fence_issued_here_may_use_the_whole_range(load_text: Load) -> None:
     assert (charge.rules.issuer, charge.fence_limit) == ("here", ISSUED_LIMIT)
 
 
+def test_commands_of_one_entity_agree_on_its_case(errors_of: Errors) -> None:
+    folded = command(entity="inv:{path.account}:x", more="entity_case = 'ignore'")
+    apart = command("PUT /x/{y}", "Inv:{path.y}", "x", more="entity_case = 'ignore'")
+    (error,) = errors_of(
+        a=policy(command(entity="inv:{path.account}"), name="a", mount="/a"),
+        b=policy(folded, apart, name="b", mount="/b"),
+    )
+    assert error.startswith('b.toml: commands[0].entity_case: is "ignore", but "exact" in a.toml:')
+
+
+def test_the_case_of_entities_is_one_of_two(errors_of: Errors) -> None:
+    (error,) = errors_of(policy(command(more="entity_case = 'lower'")))
+    assert 'use "exact" or "ignore"' in error
+
+
 def test_commands_of_one_entity_agree(errors_of: Errors) -> None:
     errors = errors_of(
         a=policy(command(entity="inv:{path.account}"), name="a", mount="/a"),
