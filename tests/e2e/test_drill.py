@@ -193,8 +193,9 @@ def test_it_plays_against_somebody_s_own_deployment_with_a_key(
     port = closed_port()
     mark = tmp_path / "restarted"
     with deployed(postgres, port) as served:
+        # In this order: once the last one that was made is known, so is the other.
         lesser, key = add_key(served.database), add_key(served.database, "--scope=operate")
-        wait_until_keys_count(served)
+        wait_until_known(served, key)
         restart = f"echo done > {shlex.quote(str(mark))}"
         chosen = ("--variant", "killed", "--variant", "database-restart")
         code, output = against(
@@ -244,10 +245,11 @@ def add_key(dsn: str, *scopes: str) -> str:
     return str(token)
 
 
-def wait_until_keys_count(served: GatewayProcess) -> None:
-    """The gateway asks for one from then on."""
-    url = f"{served.url}/fencegate-drill/x"
-    until(lambda: httpx.get(url).status_code == 401, "the key counts", 20)
+def wait_until_known(served: GatewayProcess, key: str) -> None:
+    """The gateway asks for a key, and takes this one."""
+    url, own = f"{served.url}/v1/fences", {"Authorization": f"Bearer {key}"}
+    until(lambda: httpx.get(url).status_code == 401, "a key is asked for", 20)
+    until(lambda: httpx.get(url, headers=own).status_code == 405, "the key counts", 20)
 
 
 REFUSALS = [

@@ -36,7 +36,9 @@ def shared(postgres: Server) -> Iterator[Shared]:
     with postgres.database() as dsn:
         tokens = []
         for tenant in ("a", "b"):
-            made = fencegate("keys", "add", "--tenant", tenant, "--name", "w", dsn=dsn)
+            named = ("--tenant", tenant, "--name", "w")
+            scopes = (f"--scope={scope}" for scope in ("enqueue", "work", "operate"))
+            made = fencegate("keys", "add", *named, *scopes, dsn=dsn)
             tokens.append(next(word for word in made.out.split() if word.startswith("fg_")))
         text = policy("http://127.0.0.1:9", CAPTURE)
         with gateway(dsn, text, tools=TOOLS) as process:

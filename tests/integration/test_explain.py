@@ -440,6 +440,10 @@ def test_a_gateway_key_tells_whose_request_it_is(database: str, tmp_path: Path) 
     other = explain("-H", f"Authorization: Bearer {token}", "--tenant", "default")
     assert (other.code, other.out) == (1, "")
     assert "is of tenant billing" in other.err
+    scopes = ["policy:other", "operate"]
+    lesser = on(database, lambda db: add_key(db, "billing", "w", by="t", scopes=scopes))
+    barred = json.loads(explain("-H", f"Authorization: Bearer {lesser}").out)
+    assert (barred["tenant"], barred["now"]["type"]) == ("billing", f"{PREFIX}forbidden")
 
 
 # --- without a database, and bad input ------------------------------------------------------------
