@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from gateway.core.command import Settle, SettleResult
+from gateway.core.command import Command, Settle, SettleResult
 from gateway.core.model import Exchange, Stage
+from gateway.core.problems import Problem
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.proxy.answer import Answer
 from gateway.proxy.waiting import Entity
@@ -252,6 +255,63 @@ def test_who_is_woken_and_needs_no_slot_wakes_the_next() -> None:
         answers = await asyncio.gather(first, second, third)
         assert [each.outcome for each in answers if each] == ["applied", "replayed", "applied"]
         assert rig.client.targets == ["a", "c"]
+
+    run(main())
+
+
+FORBIDDEN = Problem("forbidden", "Use another key.")
+
+
+def test_whose_right_ended_while_it_waited_passes_its_turn_on_and_admits_nothing() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.client.open.clear()
+        first = rig.start(rig.call("a"))
+        await until(lambda: bool(rig.client.sent))
+        barred = rig.start(replace(rig.call("b"), barred=lambda: FORBIDDEN))
+        await until(lambda: rig.room.count == 1)
+        last = rig.start(rig.call("c"))
+        await until(lambda: rig.room.count == 2)
+        rig.client.open.set()
+        answers = await asyncio.gather(first, barred, last)
+        assert outcome(answers[1]) == ("rejected", 403, "forbidden")
+        assert rig.client.targets == ["a", "c"]
+        assert rig.store.asked["b"] == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.01])
+def test_whose_right_ended_is_not_told_that_it_waited_in_vain(wait_s: float) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.client.open.clear()
+        first = rig.start(rig.call("a"))
+        await until(lambda: bool(rig.client.sent))
+        call = replace(rig.call("b", wait_s=wait_s), barred=lambda: FORBIDDEN)
+        assert outcome(await rig.run(call)) == ("rejected", 403, "forbidden")
+        rig.client.open.set()
+        await first
+
+    run(main())
+
+
+@pytest.mark.parametrize("barred", [True, False])
+def test_whose_right_ended_while_the_upstream_was_asked_hears_nothing_of_it(barred: bool) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.client.exchanges.append(NO_ANSWER)
+        probed: dict[str, Any] = {"unknown": "probe", "probe_target": b"/x"}
+        assert outcome(await rig.run(rig.call(**probed))) == ("unknown", 504, "outcome-unknown")
+
+        async def ask(command: Command, judged: UUID) -> bool:
+            assert rig.store.model.probed(command, judged, "applied", 0, 1) == "resolved"
+            return True
+
+        rig.store.ask = ask  # type: ignore[method-assign]
+        call = replace(rig.call(**probed), barred=lambda: FORBIDDEN if barred else None)
+        told = (403, "forbidden") if barred else (410, "response-not-retained")
+        assert outcome(await rig.run(call)) == ("rejected", *told)
 
     run(main())
 
