@@ -24,6 +24,7 @@ from gateway.api.jobs import Jobs, Lanes
 from gateway.core.budget import Shares
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
+from gateway.core.secret import revealed
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
 from gateway.jobs.journal import Journal as JobJournal
 from gateway.jobs.reaper import Reaper
@@ -345,11 +346,11 @@ def _probe_fields(command: CompiledCommand, pseudonym: bytes) -> Headers:
     own = {name.lower() for name, _ in command.probe_headers}
     ours = {*own, *(name.lower() for name, _ in command.upstream.headers)}
     usual = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
-    fields = (*(pair for pair in usual if pair[0] not in ours), *command.upstream.headers)
+    fields = (*(pair for pair in usual if pair[0] not in ours), *revealed(command.upstream.headers))
     return (
         (b"host", command.upstream.authority),
         *(pair for pair in fields if pair[0].lower() not in own),
-        *command.probe_headers,
+        *revealed(command.probe_headers),
         (b"via", b"1.1 " + pseudonym),
     )
 
@@ -376,4 +377,5 @@ def _client(upstream: Upstream, turns: Turns) -> Client:
         idle_s=upstream.idle_s,
         ssl_context=context,
         turns=turns,
+        networks=upstream.allow_networks,
     )

@@ -22,6 +22,7 @@ from gateway import faults
 from gateway.core.budget import LEAST_POOL, USUAL_POOL, Shares
 from gateway.core.forwarded import NOBODY, Trusted, parse_trusted
 from gateway.errors import ConfigurationError
+from gateway.filed import NotRead, read_secret
 
 __all__ = ["PREFIX", "Settings", "load_settings"]
 
@@ -47,6 +48,10 @@ class Settings(BaseSettings):
         repr=False,
         description="DSN of the PostgreSQL (15 or later) to use, e.g. "
         "postgresql://user:password@host/name. Unset: an embedded server in data_dir.",
+    )
+    database_url_file: Path | None = Field(
+        default=None,
+        description="File that holds the DSN instead, as container platforms hand out secrets.",
     )
     data_dir: Path = Field(
         default=Path(".fencegate"),
@@ -210,14 +215,31 @@ def load_settings() -> Settings:
     if os.environ.get(f"{PREFIX}DATABASE_URL") == "":
         # A secret that failed to arrive must not become a new, empty database without keys.
         mistakes.append(f"{PREFIX}DATABASE_URL is set but empty; set a DSN, or unset it")
+    given = _database_url(mistakes)
     try:
-        settings = Settings()
+        settings = Settings(**given)
     except ValidationError as error:
         mistakes += [_explain(each) for each in error.errors(include_url=False)]
     else:
         if not mistakes:
             return settings
     raise ConfigurationError("; ".join(mistakes))
+
+
+def _database_url(mistakes: list[str]) -> dict[str, str]:
+    """The DSN where it stands in a file; what is wrong with that goes to ``mistakes``."""
+    variable = f"{PREFIX}DATABASE_URL_FILE"
+    path = os.environ.get(variable)
+    if not path:
+        return {}
+    if os.environ.get(f"{PREFIX}DATABASE_URL"):
+        mistakes.append(f"{PREFIX}DATABASE_URL and {variable} are both set; unset one of them")
+        return {}
+    found = read_secret(variable, path)
+    if isinstance(found, NotRead):
+        mistakes.append(f"{found.problem}; {found.mend}")
+        return {}
+    return {"database_url": found}
 
 
 def _misspelt(names: Iterable[str]) -> list[str]:

@@ -110,7 +110,11 @@ class _Lenient(dict[str, str]):
     whoever explains need not hold them, and they are not shown anyway."""
 
     def __init__(self) -> None:
-        super().__init__((name, value) for name, value in os.environ.items() if value)
+        super().__init__(
+            (name, value)
+            for name, value in os.environ.items()
+            if value and not name.endswith("_FILE")  # the gateway's, too
+        )
 
     def __missing__(self, name: str) -> str:
         return "-"

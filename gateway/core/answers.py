@@ -54,6 +54,7 @@ Refusal = (
 # RFC 9209 §2.3; what has no type of its own there is a connection that ended.
 _PROXY_ERRORS: dict[Fault, str] = {
     "dns": "dns_error",
+    "prohibited": "destination_ip_prohibited",
     "refused": "connection_refused",
     "connect-timeout": "connection_timeout",
     "tls": "tls_protocol_error",
@@ -68,6 +69,8 @@ _PROXY_ERRORS: dict[Fault, str] = {
 
 _WHY_NOT_SENT: dict[Fault, str] = {
     "dns": "the upstream's name has no address",
+    "prohibited": "the upstream's name has an address that its policy does not allow "
+    "(allow_networks)",
     "refused": "the upstream refused the connection",
     "connect-timeout": "the upstream accepted no connection in time",
     "tls": "the TLS handshake with the upstream failed",

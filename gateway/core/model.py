@@ -48,6 +48,7 @@ class Stage(IntEnum):
 
 Fault = Literal[
     "dns",  # the upstream's name has no address
+    "prohibited",  # its name has an address that its policy does not allow
     "refused",  # no connection could be made
     "connect-timeout",  # no connection within its share of the time
     "tls",  # the handshake failed, or the certificate is not trusted

@@ -71,6 +71,8 @@ def _mount(mount: Mount) -> Iterator[str]:
     files = [f"{what} {file}" for what, file in _tls_files(upstream) if file is not None]
     if files:
         yield "  TLS: " + ", ".join(files)
+    if upstream.allow_networks:
+        yield "  may lead to " + ", ".join(map(str, upstream.allow_networks))
     if upstream.headers:
         yield "  sets " + ", ".join(name.decode("ascii") for name, _ in upstream.headers)
     for command in mount.commands:

@@ -8,12 +8,14 @@ from hashlib import blake2b
 from pathlib import Path
 
 from gateway.core.canonical import Pointer, canonical, parse_pointer
+from gateway.core.egress import network
 from gateway.core.fences import ISSUED_LIMIT, OUTSIDE_LIMIT
 from gateway.core.fingerprint import Recipe, rule_version
 from gateway.core.headers import CONTROL
-from gateway.core.model import Headers, ProbeRules, Proof, Rules
+from gateway.core.model import ProbeRules, Proof, Rules
+from gateway.core.secret import Secret, SecretFields, revealed
 from gateway.policy.compiled import CompiledCommand, Mount, Upstream
-from gateway.policy.environment import substitute
+from gateway.policy.environment import Variables
 from gateway.policy.fields import address
 from gateway.policy.matcher import Table, parse_pattern
 from gateway.policy.probes import Target, parse_target
@@ -26,7 +28,7 @@ __all__ = ["compile_mount"]
 NONE: frozenset[int] = frozenset()
 
 
-def compile_mount(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Mount:
+def compile_mount(file: Path, model: PolicyModel, env: Variables) -> Mount:
     """``model`` was read from ``file`` and has no mistake left, alone or with others."""
     upstream = _upstream(file, model, env)
     account = _account(model, upstream)
@@ -43,12 +45,8 @@ def compile_mount(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Mou
     )
 
 
-def _upstream(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Upstream:
+def _upstream(file: Path, model: PolicyModel, env: Variables) -> Upstream:
     place = address(model.upstream)
-    headers = tuple(
-        (name.encode("ascii"), substitute(text, env).encode("ascii"))
-        for name, text in model.upstream_headers.items()
-    )
     return Upstream(
         name=model.name,
         mount=model.mount,
@@ -58,12 +56,20 @@ def _upstream(file: Path, model: PolicyModel, env: Mapping[str, str]) -> Upstrea
         port=place.port,
         authority=place.authority.encode("ascii"),
         base=place.base.encode("ascii"),
-        headers=headers,
+        headers=_fields(model.upstream_headers, env),
         ca_file=_beside(file, model.ca_file),
         client_cert_file=_beside(file, model.client_cert_file),
         client_key_file=_beside(file, model.client_key_file),
         idle_s=model.idle_s,
         max_connections=model.max_connections,
+        allow_networks=tuple(map(network, model.allow_networks)),
+    )
+
+
+def _fields(table: Mapping[str, str], env: Variables) -> SecretFields:
+    return tuple(
+        (name.encode("ascii"), Secret(env.substitute(text).encode("ascii")))
+        for name, text in table.items()
     )
 
 
@@ -72,7 +78,7 @@ def _beside(file: Path, name: str | None) -> str | None:
 
 
 def _command(
-    model: CommandModel, upstream: Upstream, upstream_digest: bytes, env: Mapping[str, str]
+    model: CommandModel, upstream: Upstream, upstream_digest: bytes, env: Variables
 ) -> CompiledCommand:
     key, fence_from = parse(model.key), parse(model.fence_from)
     entity = replace(parse(model.entity), lowers=model.entity_case == "ignore")
@@ -113,7 +119,7 @@ def _command(
         pass_authorization=model.pass_authorization,
         upstream_digest=upstream_digest,
         probe=probe,
-        probe_headers=_probe_headers(model.probe, env) if model.probe is not None else (),
+        probe_headers=_fields(model.probe.headers, env) if model.probe is not None else (),
     )
 
 
@@ -132,13 +138,6 @@ def _proof(model: ProofModel) -> Proof:
         where=parse_pointer(model.where) if model.where is not None else None,
         equals=frozenset(map(canonical, model.equals)) if model.equals is not None else None,
         items=model.items,
-    )
-
-
-def _probe_headers(model: ProbeModel, env: Mapping[str, str]) -> Headers:
-    return tuple(
-        (name.encode("ascii"), substitute(text, env).encode("ascii"))
-        for name, text in model.headers.items()
     )
 
 
@@ -169,7 +168,7 @@ def _account(model: PolicyModel, upstream: Upstream) -> list[bytes]:
     """What tells one account from another. Without a name for it, each credential may be one of its
     own; with one, they may change, and what stands in the file may not."""
     if model.account is None:
-        parts, fields = [], dict(upstream.headers)
+        parts, fields = [], dict(revealed(upstream.headers))
         if upstream.client_cert_file is not None:  # an account, to an upstream that asks for one
             parts += [b"client certificate", *certificates(upstream.client_cert_file)]
     else:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gateway.core.egress import Network
 from gateway.core.fingerprint import Recipe
 from gateway.core.keys import Refusal
-from gateway.core.model import Headers, Rules
+from gateway.core.model import Rules
+from gateway.core.secret import SecretFields
 from gateway.policy.errors import PolicyWarning
 from gateway.policy.matcher import SAFE_METHODS, Pattern, Table, check_path, split_path
 from gateway.policy.probes import Target
@@ -21,7 +23,8 @@ __all__ = ["CompiledCommand", "Match", "Mount", "NoPolicy", "Policies", "Unguard
 class Upstream:
     """One API behind the gateway. ``host`` without the brackets of an IPv6 address; ``authority``
     is what its ``Host`` field says; ``base`` the path before every target, without a last slash.
-    ``headers`` are set on every request, over the caller's; they hold credentials."""
+    ``headers`` are set on every request, over the caller's; they hold credentials.
+    ``allow_networks``: where ``host`` may lead beside public addresses."""
 
     name: str
     mount: str
@@ -31,12 +34,13 @@ class Upstream:
     port: int
     authority: bytes
     base: bytes
-    headers: Headers = field(repr=False)
+    headers: SecretFields
     ca_file: str | None
     client_cert_file: str | None
     client_key_file: str | None
     idle_s: float
     max_connections: int
+    allow_networks: tuple[Network, ...]
 
     def target(self, rest: bytes, raw_query: bytes) -> bytes:
         """The request target for ``rest``, the raw path behind the mount (empty or ``/…``)."""
@@ -66,7 +70,7 @@ class CompiledCommand:
     pass_authorization: bool
     upstream_digest: bytes
     probe: Target | None = None
-    probe_headers: Headers = field(default=(), repr=False)
+    probe_headers: SecretFields = ()
 
 
 @dataclass(frozen=True, slots=True)

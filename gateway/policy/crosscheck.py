@@ -12,7 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from pydantic_core import PydanticCustomError
+
+from gateway.core.egress import is_named
 from gateway.policy.errors import PolicyError, PolicyWarning
+from gateway.policy.fields import address
 from gateway.policy.matcher import Pattern, PatternError, overlap, parse_pattern
 from gateway.policy.templates import Placeholder, Template, TemplateError, parse
 
@@ -133,6 +137,7 @@ def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
         if not file.commands:
             yield PolicyWarning(file.file, "commands", "none: every unsafe request is refused")
         yield from _unfilled(file)
+        yield from _inner_name(file)
         for command in file.commands:
             yield from _free_entity(command)
             yield from _free_key(command)
@@ -192,6 +197,35 @@ def _unfilled(file: Sketch) -> Iterator[PolicyWarning]:
                 f"upstream_headers.{name}",
                 f"sends {found[0]} as it stands; a variable is written ${{{found[1] or found[2]}}}",
             )
+
+
+_INNER = re.compile(
+    r"[^.]+|.*\.(?:internal|local|localhost|lan|corp|home|intranet|private|svc|test|home\.arpa)"
+)
+"""One label, as in a compose file, or an ending that no public name has."""
+
+
+def _inner_name(file: Sketch) -> Iterator[PolicyWarning]:
+    """A name that looks like one of the own network, without a network that it may lead to."""
+    host = _host(file)
+    if host is None or not is_named(host) or file.table.get("allow_networks"):
+        return
+    if _INNER.fullmatch(host):
+        yield PolicyWarning(
+            file.file,
+            "upstream",
+            f"names {host!r}, which looks like a host of your own network, and a name may lead "
+            "to public addresses only; list its network, e.g. "
+            'allow_networks = ["10.0.0.0/8"]',
+        )
+
+
+def _host(file: Sketch) -> str | None:
+    text = _text(file.table, "upstream")
+    try:
+        return address(text).host if text is not None else None
+    except PydanticCustomError:
+        return None
 
 
 def _believed_statuses(command: CommandSketch) -> Iterator[PolicyWarning]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic_core import PydanticCustomError
 
 from gateway.core.canonical import parse_pointer
+from gateway.core.egress import network
 from gateway.core.forwarded import is_forwarding
 from gateway.core.headers import folded
 from gateway.policy.matcher import PatternError, check_path, parse_pattern
@@ -34,6 +35,7 @@ __all__ = [
     "is_own",
     "keep",
     "mount",
+    "network_text",
     "pattern",
     "pointer",
     "probe_target",
@@ -170,6 +172,11 @@ def address(text: str) -> Address:
     behind = parts.netloc.lower().removeprefix(shown)
     if port == 0 or not _is_host(host) or not re.fullmatch("(:[0-9]{1,5})?", behind):
         raise wrong("has no usable host or port", 'write e.g. "https://payments.example:8443"')
+    if _is_number(host):
+        raise wrong(
+            "names its host by a number in an unusual form",
+            "write an IPv4 address as four decimal numbers, e.g. 127.0.0.1",
+        )
     base = parts.path.rstrip("/")
     if base and check_path(base.encode("ascii")) is not None:
         raise wrong(
@@ -182,6 +189,19 @@ def address(text: str) -> Address:
     return Address(kind, host, port or default, authority, base)
 
 
+def _is_number(host: str) -> bool:
+    """Whether resolvers take it for an address, which readers of the policy may not see: ``127.1``,
+    ``0x7f000001``, ``0177.0.0.1``."""
+    last = host.rpartition(".")[2]
+    if ":" in host or not re.fullmatch("[0-9]+|0x[0-9a-f]*", last):
+        return False
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return True
+    return False
+
+
 def _is_host(host: str) -> bool:
     """Whether the client can be made for it: a name without a last dot, or an address without a
     zone."""
@@ -190,6 +210,18 @@ def _is_host(host: str) -> bool:
             return ipaddress.IPv6Address(host).scope_id is None
         return False
     return len(host) <= 253 and all(_LABEL.fullmatch(label) for label in host.split("."))
+
+
+def network_text(text: str) -> str:
+    """A network that ``network`` takes."""
+    try:
+        network(text)
+    except ValueError:
+        mend = 'write e.g. "10.0.0.0/8" or "10.1.2.3"'
+        with contextlib.suppress(ValueError):
+            mend = f'write "{ipaddress.ip_network(text, strict=False)}"'
+        raise wrong(f"{text!r} is not a network", mend) from None
+    return text
 
 
 def header_name(text: str) -> str:

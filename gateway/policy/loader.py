@@ -33,7 +33,7 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
 
     ``env`` fills ``${NAME}`` in the fields that a policy sets.
     """
-    files = _files(directory)
+    files, variables = _files(directory), environment.Variables(env)
     errors: list[PolicyError] = []
     sketches: list[crosscheck.Sketch] = []
     models: list[tuple[Path, schema.PolicyModel]] = []
@@ -52,14 +52,14 @@ def load(directory: Path, env: Mapping[str, str]) -> Policies:
         errors += outcomes.within(sketches[-1])
         for command in sketches[-1].commands:
             at, fields = f"{command.path}.probe.headers", command.inner("probe", "headers")
-            errors += environment.mistakes(path.name, fields, env, at)
-        errors += environment.mistakes(path.name, table.get("upstream_headers"), env)
+            errors += environment.mistakes(path.name, fields, variables, at)
+        errors += environment.mistakes(path.name, table.get("upstream_headers"), variables)
         errors += tlsfiles.mistakes(path, table)
     errors += crosscheck.across(sketches)
     if errors:
         order = [path.name for path in files]
         raise PolicyErrors(sorted(errors, key=lambda error: order.index(error.file)))
-    mounts = [compile_mount(path, model, env) for path, model in models]
+    mounts = [compile_mount(path, model, variables) for path, model in models]
     mounts.sort(key=lambda mount: (-len(mount.prefix), mount.prefix))
     warnings = [*crosscheck.warnings(sketches), *outcomes.warnings(sketches)]
     for mount in mounts:

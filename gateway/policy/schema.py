@@ -34,6 +34,9 @@ MAX_BODY = 64 * 2**20
 MAX_TIMEOUT_S = 3_600
 """A command holds its entity for so long at worst; longer work belongs into a job."""
 
+MAX_NETWORKS = 64
+"""Each connection that is made looks through them."""
+
 MAX_DAYS = 3_650
 """Ten years, the longest that bookkeeping asks for."""
 
@@ -116,7 +119,7 @@ class ProbeModel(_Model):
     {upstream_key}."""
     headers: dict[_HeaderName, str] = {}
     """Fields of the query, over upstream_headers. ${NAME} is taken from the gateway's
-    environment."""
+    environment, or from the file that NAME_FILE names there."""
     applied: ProofModel
     """What proves that the command was executed."""
     absent: ProofModel | None = None
@@ -224,9 +227,13 @@ class PolicyModel(_Model):
     """Seconds within which an idle connection is used again; 0 is always a fresh one."""
     max_connections: Annotated[int, Field(ge=1, le=10_000)] = 256
     """Connections to this upstream from one process."""
+    allow_networks: Annotated[
+        list[Annotated[str, AfterValidator(fields.network_text)]], Field(max_length=MAX_NETWORKS)
+    ] = []
+    """Where the upstream's name may lead beside public addresses, e.g. 10.0.0.0/8."""
     upstream_headers: dict[_HeaderName, str] = {}
     """Fields set on every request, over the caller's. ${NAME} is taken from the gateway's
-    environment."""
+    environment, or from the file that NAME_FILE names there."""
     account: Annotated[str, AfterValidator(fields.slug)] | None = None
     """Names the account that the credentials belong to. While the name stays, what ${NAME} stands
     for and the client certificate may change, and unknown commands are still asked about and sent

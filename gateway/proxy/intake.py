@@ -23,6 +23,7 @@ from gateway.core.model import Headers, Rules
 from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.core.scopes import forbidden, policy_scope
+from gateway.core.secret import revealed
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
 from gateway.proxy.body import (
@@ -280,7 +281,7 @@ class Intake:
         command: Command | None = None,
     ) -> Headers:
         """The caller's end-to-end fields in their order; ours behind them."""
-        ours = list(upstream.headers)
+        ours = list(revealed(upstream.headers))
         withheld = CONTROL
         if match is not None and command is not None:
             ours += _guarded_fields(match, command)

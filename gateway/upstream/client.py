@@ -10,6 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 
+from gateway.core.egress import Egress, Network
 from gateway.core.model import Exchange, Fault, Stage
 from gateway.upstream.clock import now_s
 from gateway.upstream.connection import Connection
@@ -128,7 +129,8 @@ class Client:
     one. ``ssl_context`` replaces the default, which verifies the certificate and the host name
     against the system's trust store. ``head_limit``: bytes of a response's head. After
     :meth:`close` it can still send, but keeps no connection. ``turns``: shared by all clients of
-    one loop, so that their streams together leave it time for everything else.
+    one loop, so that their streams together leave it time for everything else. ``networks``: where
+    the origin's name may lead beside public addresses.
     """
 
     def __init__(
@@ -141,8 +143,10 @@ class Client:
         clock: Callable[[], float] = now_s,
         head_limit: int = DEFAULT_HEAD_LIMIT,
         turns: Turns | None = None,
+        networks: tuple[Network, ...] = (),
     ) -> None:
         self.origin = origin
+        self._egress = Egress(origin.host, networks)
         self._clock = clock
         self._head_limit = head_limit
         self._turns = turns or Turns()
@@ -206,7 +210,11 @@ class Client:
 
     async def _dial(self, timeout_s: float) -> Connection | Fault:
         return await dial(
-            self.origin, context=self._context, clock=self._clock, timeout_s=timeout_s
+            self.origin,
+            egress=self._egress,
+            context=self._context,
+            clock=self._clock,
+            timeout_s=timeout_s,
         )
 
 

@@ -2,6 +2,10 @@
 
 Addresses are raced as in RFC 8305 (a new one every 250 ms or as soon as one fails). The event
 loops differ here (one of them knows no racing), so the race is ours.
+
+Every address is judged here, between the resolver's answer and the connect, and the connect goes to
+what was judged: a name that answers something else the next time is judged again. All that leaves
+for an upstream comes through this door.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gateway.core.egress import Egress
 from gateway.core.model import Fault
+from gateway.observe import log
 from gateway.upstream.connection import Connection
 from gateway.upstream.origin import Origin
 
@@ -33,12 +39,13 @@ _Address = tuple[int, tuple[Any, ...]]
 async def dial(
     origin: Origin,
     *,
+    egress: Egress,
     context: ssl.SSLContext | None,
     clock: Callable[[], float],
     timeout_s: float,
 ) -> Connection | Fault:
-    """A connection that is ready for its first byte, or why there is none. Raises only on
-    cancellation, and leaves no socket behind."""
+    """A connection that is ready for its first byte, or why there is none. ``egress``: where it may
+    lead. Raises only on cancellation, and leaves no socket behind."""
     if timeout_s <= 0:
         return "connect-timeout"
     try:
@@ -46,6 +53,11 @@ async def dial(
             addresses = await _resolve(origin)
             if not addresses:
                 return "dns"
+            refused = egress.refused(str(where[0]) for _, where in addresses)
+            if refused is not None:
+                # Not for the caller: what our network looks like inside is none of its business.
+                log.event("egress_refused", level="warning", upstream=origin.host, address=refused)
+                return "prohibited"
             sock = await _race(addresses)
             if not isinstance(sock, socket.socket):
                 return sock

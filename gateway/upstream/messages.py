@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.core.model import Headers
 
@@ -39,8 +39,8 @@ class Request:
 
     method: bytes
     target: bytes
-    headers: Headers
-    body: bytes | Streamed = b""
+    headers: Headers = field(repr=False)  # with the policy's credentials
+    body: bytes | Streamed = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

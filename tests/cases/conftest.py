@@ -100,10 +100,10 @@ def ambient(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A gateway whose environment names a proxy and credentials for the upstream."""
     netrc = tmp_path_factory.mktemp("home") / ".netrc"
     wanted = cases("ambient")
-    head = '[upstream_headers]\nAuthorization = "Bearer as-configured"'
+    head = '[upstream_headers]\nAuthorization = "Bearer ${CONFIGURED}"'
     with postgres.database() as dsn, RecordingUpstream() as proxy:
         tokens = make_keys(dsn, wanted)
-        given = {"HOME": str(netrc.parent)}
+        given = {"HOME": str(netrc.parent), "CONFIGURED": "as-configured"}
         for case in wanted:
             for name, value in case["input"]["given"]["env"].items():
                 given[name] = value.replace("{proxy}", proxy.url)

@@ -19,9 +19,9 @@ from tests.kit.upstream import RecordingUpstream
 
 SECRET = "Bearer the-upstreams-own"
 
-HEAD = f"""
+HEAD = """
 [upstream_headers]
-Authorization = "{SECRET}"
+Authorization = "${SECRET}"
 """
 
 COMMANDS = tuple(
@@ -136,7 +136,7 @@ def served(postgres: Server) -> Iterator[Place]:
     with postgres.database() as dsn:
         made = fencegate("keys", "add", "--tenant", "default", "--name", "client", dsn=dsn)
         # Two attempts at once are the limit, so that clients meet "overloaded".
-        limit = {"FENCEGATE_MAX_ATTEMPTS": "2"}
+        limit = {"FENCEGATE_MAX_ATTEMPTS": "2", "SECRET": SECRET}
         with stack(postgres, policies, env=limit, database=dsn) as running:
             yield Place(running, made.out.strip())
 

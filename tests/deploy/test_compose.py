@@ -15,6 +15,7 @@ import pytest
 
 from examples.legacy_api.server import _arguments
 from gateway.cli.main import _parser
+from gateway.core.secret import revealed
 from gateway.policy.loader import load
 from gateway.settings import PREFIX, Settings
 from tests.deploy.files import ROOT, compose, image, seconds
@@ -285,13 +286,16 @@ def test_the_policy_leads_to_the_demo_api_and_says_what_the_examples_says() -> N
     assert policies.warnings == ()
     (mount,) = policies.mounts
     assert mount.upstream.url == f"http://legacy-api:{option('legacy-api', '--port')}"
-    fields = {name.lower(): value for name, value in mount.upstream.headers}
+    fields = {name.lower(): value for name, value in revealed(mount.upstream.headers)}
     assert fields == {b"authorization": f"Bearer {api['LEGACY_TOKEN']}".encode()}
     mine, theirs = (
         (ROOT / folder / "legacy.toml").read_text("utf-8").partition("\nname ")[2]
         for folder in (source, "policies")
     )
-    assert mine.replace("http://legacy-api:9001", "http://127.0.0.1:9001") == theirs
+    name = mine.replace("http://legacy-api:9001", "http://127.0.0.1:9001")
+    assert re.sub(r"(?m)^#.*\nallow_networks = .*\n", "", name) == theirs
+    own = mount.upstream.allow_networks
+    assert all(not each.is_global and not each.is_link_local for each in own)
 
 
 # --- the documents --------------------------------------------------------------------------------

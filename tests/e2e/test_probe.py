@@ -64,10 +64,11 @@ def unattended(postgres: Server) -> Iterator[Stack]:
 
 @contextmanager
 def looking(postgres: Server, lag: str) -> Iterator[Stack]:
-    head = '[upstream_headers]\nAuthorization = "Bearer upstream"'
+    head = '[upstream_headers]\nAuthorization = "Bearer ${TOKEN}"'
     with postgres.database() as dsn:
         execute(dsn, f"update gateway.sweeps set lag = '{lag}'")
-        with stack(postgres, lambda url: [policy(url, *COMMANDS, head=head)], database=dsn) as made:
+        policies = lambda url: [policy(url, *COMMANDS, head=head)]  # noqa: E731
+        with stack(postgres, policies, env={"TOKEN": "upstream"}, database=dsn) as made:
             yield made
 
 

@@ -31,7 +31,7 @@ mount = "/legacy"
 upstream = "{url}"
 
 [upstream_headers]
-Authorization = "Bearer {token}"
+Authorization = "Bearer ${{LEGACY_TOKEN}}"
 
 [[commands]]
 name = "capture"
@@ -145,8 +145,8 @@ def world(postgres: Server, folder: Path, behaviour: str) -> Iterator[World]:
     with postgres.database() as dsn, legacy_api(folder) as api:
         execute(dsn, "update gateway.sweeps set lag = '0 s'")
         url = str(api.base_url).rstrip("/")
-        text = POLICY.format(url=url, token=TOKEN, behaviour=behaviour)
-        with gateway(dsn, text) as process:
+        text = POLICY.format(url=url, behaviour=behaviour)
+        with gateway(dsn, text, env={"LEGACY_TOKEN": TOKEN}) as process:
             yield World(api, process, dsn)
 
 
@@ -267,8 +267,8 @@ def test_killed_anywhere_nothing_is_stuck(postgres: Server, tmp_path: Path, when
             here.database,
             "update gateway.watched set due_at = gateway.clock(), busy_until = '-infinity'",
         )
-        text = POLICY.format(url=str(here.api.base_url).rstrip("/"), token=TOKEN, behaviour="ok")
-        with gateway(here.database, text) as process:
+        text = POLICY.format(url=str(here.api.base_url).rstrip("/"), behaviour="ok")
+        with gateway(here.database, text, env={"LEGACY_TOKEN": TOKEN}) as process:
             here.gateway = process
             said = here.decided("capture", 1)
             assert said.startswith("executed: " if happened else "not executed: ")

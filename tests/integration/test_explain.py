@@ -22,7 +22,7 @@ from tests.kit.upstream import Gate, gated, respond
 HEAD = """
 [upstream_headers]
 Authorization = "Bearer ${PAY_TOKEN}"
-X-Account-Key = "acct-hush"
+X-Account = "acct-hush"
 """
 
 CHARGE = """

@@ -18,7 +18,7 @@ from gateway.upstream import Client, Deadlines, Origin, now_s
 from tests.kit.db import Server
 from tests.kit.gateway import CAPTURE, policy, stack
 from tests.kit.upstream import RecordingUpstream
-from tests.unit.upstream.calls import request
+from tests.unit.upstream.calls import LOOPBACK, request
 
 Found = Sequence[tuple[socket.AddressFamily, str, int]]
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -59,7 +59,7 @@ def send(request: pytest.FixtureRequest) -> Callable[..., Exchange]:
 
 def sent(base: Any, found: Found, within_s: float) -> Exchange:
     async def main() -> Exchange:
-        client = Client(Origin.parse(f"http://{NAME}/base/"))
+        client = Client(Origin.parse(f"http://{NAME}/base/"), networks=LOOPBACK)
         deadlines = Deadlines(now_s() + within_s, now_s() + 20, now_s() + 20)
         seen = (await client.send(request(), deadlines, keep_limit=1000)).exchange
         await client.close()

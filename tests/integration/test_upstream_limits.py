@@ -21,7 +21,7 @@ from tests.kit.upstream import (
     raw,
     respond,
 )
-from tests.unit.upstream.calls import LOOPS, ManualClock, request, run, within
+from tests.unit.upstream.calls import LOOPBACK, LOOPS, ManualClock, request, run, within
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -80,7 +80,7 @@ def test_a_dead_address_does_not_hide_a_live_one(upstream: RecordingUpstream) ->
             ]
 
         asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign]
-        client = Client(Origin.parse("http://upstream.test"))
+        client = Client(Origin.parse("http://upstream.test"), networks=LOOPBACK)
         return (await client.send(request(), within(), keep_limit=1000)).exchange
 
     assert run("asyncio", main()).stage is Stage.BODY_COMPLETE

@@ -12,7 +12,7 @@ import pytest
 from gateway.core.model import Exchange, Stage
 from gateway.upstream import Client, Origin
 from tests.kit.upstream import RecordingUpstream, cut, raw, respond
-from tests.unit.upstream.calls import LOOPS, request, run, within
+from tests.unit.upstream.calls import LOOPBACK, LOOPS, request, run, within
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_wrong_name(upstream: RecordingUpstream) -> None:
             return [(2, 1, 6, "", ("127.0.0.1", upstream.port))]
 
         asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign]
-        client = Client(Origin.parse("https://other.test"), ssl_context=context)
+        client = Client(Origin.parse("https://other.test"), ssl_context=context, networks=LOOPBACK)
         return (await client.send(request(), within(), keep_limit=0)).exchange
 
     assert run("asyncio", main()) == Exchange(Stage.CONNECTING, None, "tls")

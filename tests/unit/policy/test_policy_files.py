@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from gateway.core.secret import revealed
 from gateway.core.fences import ISSUED_LIMIT, OUTSIDE_LIMIT
 from gateway.core.model import Rules
 from gateway.policy import Policies, PolicyErrors, json_schema, load
@@ -23,7 +24,7 @@ def test_the_shipped_example_loads(tmp_path: Path) -> None:
     policies = load(tmp_path, {"PAYMENTS_TOKEN": "s3cret"})
     (mount,) = policies.mounts
     assert policies.warnings == ()
-    assert mount.upstream.headers == ((b"Authorization", b"Bearer s3cret"),)
+    assert revealed(mount.upstream.headers) == ((b"Authorization", b"Bearer s3cret"),)
     assert "s3cret" not in repr(policies)
     (capture,) = mount.commands
     assert capture.rules.policy == "payments/capture"
@@ -99,7 +100,8 @@ def test_five_mistakes_are_five_errors_with_file_path_and_mend(errors_of: Errors
         ),
         (
             "payments.toml: upstream_headers.Authorization: the environment variable "
-            "PAYMENTS_TOKEN is not set; set PAYMENTS_TOKEN"
+            "PAYMENTS_TOKEN is not set; set PAYMENTS_TOKEN, or PAYMENTS_TOKEN_FILE to the path of "
+            "a file that holds it"
         ),
     ]
 
@@ -279,10 +281,10 @@ def test_environment_values_are_never_shown(errors_of: Errors) -> None:
         E = "x ${}"
         Bad_Name = "x"
         Content-Length = "1"
-        authorization = "x"
-        Authorization = "x"
+        authorization = "${X}"
+        Authorization = "${X}"
     """
-    errors = errors_of(policy() + headers, {"EMPTY": "", "LINE_END": "s3cret\n"})
+    errors = errors_of(policy() + headers, {"EMPTY": "", "LINE_END": "s3cret\n", "X": "x"})
     assert not any("s3cret" in error for error in errors)
     paths = sorted(error.split(": ")[1] for error in errors)
     assert paths == [
@@ -293,7 +295,8 @@ def test_environment_values_are_never_shown(errors_of: Errors) -> None:
 
 def test_authorization_comes_from_one_place(errors_of: Errors) -> None:
     text = policy(command(more="pass_authorization = true\nsend_key = 'X-Key'"))
-    errors = errors_of(text + "[upstream_headers]\nAuthorization = 'x'\nx-key = 'y'\n")
+    set_too = "[upstream_headers]\nAuthorization = '${X}'\nx-key = '${X}'\n"
+    errors = errors_of(text + set_too, {"X": "x"})
     assert [error.split(": ")[1] for error in errors] == [
         "commands[0].send_key",
         "commands[0].pass_authorization",
@@ -440,19 +443,19 @@ def test_a_variable_as_other_tools_write_it_is_a_warning(
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        ("Bearer $TOKEN", "$TOKEN"),
-        ("Bearer {TOKEN}", "{TOKEN}"),
-        ("Bearer {{TOKEN}}", "{{TOKEN}}"),
-        ("Bearer ${TOKEN}", None),
+        ("from $TOKEN", "$TOKEN"),
+        ("from {TOKEN}", "{TOKEN}"),
+        ("from {{TOKEN}}", "{{TOKEN}}"),
+        ("from ${TOKEN}", None),
         ("price: 5$ {}", None),
     ],
 )
 def test_a_header_that_looks_like_a_reference_is_a_warning(
     load_text: Load, value: str, found: str | None
 ) -> None:
-    text = policy() + f"[upstream_headers]\nX-Token = '{value}'\n"
+    text = policy() + f"[upstream_headers]\nX-Note = '{value}'\n"
     warnings = [str(each) for each in load_text(text, {"TOKEN": "s3cret"}).warnings]
-    expected = f"X-Token: sends {found} as it stands; a variable is written ${{TOKEN}}"
+    expected = f"X-Note: sends {found} as it stands; a variable is written ${{TOKEN}}"
     assert [each.endswith(expected) for each in warnings] == [True] * (found is not None)
 
 
@@ -495,7 +498,7 @@ def test_the_most_that_can_be_kept(load_text: Load) -> None:
 def test_a_hidden_command_and_an_empty_policy_are_warnings(load_text: Load) -> None:
     policies = load_text(
         outer=policy(command("POST /{region}/x", "x:1"), name="outer", mount="/pay"),
-        inner="name='inner'\nmount='/pay/eu'\nupstream='http://inner'\n",
+        inner="name='inner'\nmount='/pay/eu'\nupstream='http://inner.example'\n",
     )
     assert sorted(warning.file for warning in policies.warnings) == ["inner.toml", "outer.toml"]
 

@@ -8,12 +8,16 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from gateway.core.egress import network
 from gateway.core.model import Exchange
 from gateway.upstream import Deadlines, Request, now_s
 from gateway.upstream.connection import Connection
 from gateway.upstream.reading import DEFAULT_HEAD_LIMIT, ResponseReader
 
 T = TypeVar("T")
+
+LOOPBACK = (network("127.0.0.0/8"), network("::1"))
+"""Where names of tests may lead, which else lead to public addresses only."""
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
