@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from gateway.cli.options import Subparsers, add_command
 from gateway.observe.text import one_line
 from gateway.policy import Policies, PolicyErrors, load, render_report
 from gateway.policy.check import render_tools
+from gateway.policy.lookup import looked_up
 from gateway.policy.published import as_text
 from gateway.policy.tools import load_all
 from gateway.settings import load_settings
@@ -98,6 +100,7 @@ def _check(options: argparse.Namespace) -> int:
     if found is None:
         return 1
     policies, tools = found
+    policies = replace(policies, warnings=(*policies.warnings, *looked_up(policies)))
     print(render_report(policies))
     if tools.by_name:
         print(render_tools(tools))

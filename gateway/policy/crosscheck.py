@@ -14,7 +14,7 @@ from itertools import combinations
 
 from pydantic_core import PydanticCustomError
 
-from gateway.core.egress import is_named
+from gateway.core.egress import Egress, is_named, network
 from gateway.policy.errors import PolicyError, PolicyWarning
 from gateway.policy.fields import address
 from gateway.policy.matcher import Pattern, PatternError, overlap, parse_pattern
@@ -104,6 +104,7 @@ def within(file: Sketch) -> Iterator[PolicyError]:
         yield from _sent_fields(file, command)
     for one, other in combinations(file.commands, 2):
         yield from _pair(one, other)
+    yield from _sealed_address(file)
     lower = [name.lower() for name in file.header_names]
     for name in file.header_names:
         if lower.count(name.lower()) > 1 and name.lower() != name:
@@ -217,6 +218,25 @@ def _inner_name(file: Sketch) -> Iterator[PolicyWarning]:
             f"names {host!r}, which looks like a host of your own network, and a name may lead "
             "to public addresses only; list its network, e.g. "
             'allow_networks = ["10.0.0.0/8"]',
+        )
+
+
+def _sealed_address(file: Sketch) -> Iterator[PolicyError]:
+    """An upstream that is written as an address and must be listed all the same."""
+    host = _host(file)
+    if host is None or is_named(host) or host == "localhost":
+        return
+    try:
+        networks = tuple(map(network, _texts(file.table.get("allow_networks"))))
+    except ValueError:
+        return  # reported as what it is
+    if not Egress(host, networks).allows(host):
+        yield PolicyError(
+            file.file,
+            "upstream",
+            f"{host} belongs to a metadata service or to this link, and is never reached by "
+            "mistake",
+            f'if it is meant, list it: allow_networks = ["{host}"]',
         )
 
 

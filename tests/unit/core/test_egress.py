@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.core.egress import Egress, is_named, network
@@ -32,6 +32,7 @@ SEALED = [
     *("0.0.0.0", "0.1.2.3", "::", "224.0.0.1", "239.255.255.250", "255.255.255.255", "ff02::1"),
     "::ffff:169.254.169.254",
 ]
+TRANSLATED = tuple(map(network, ("64:ff9b::/96", "2002::/16")))
 EVERYTHING = tuple(map(network, ("0.0.0.0/0", "::/0")))
 
 
@@ -127,9 +128,6 @@ def test_every_hidden_form_of_an_address_is_judged_as_that_address(address: IPv4
 
 @given(st.ip_addresses())
 def test_what_python_calls_not_global_is_never_public(address: IPv4Address | IPv6Address) -> None:
+    assume(not any(address in block for block in TRANSLATED if address.version == block.version))
     if not address.is_global or address.is_multicast:
-        assert (
-            not Egress("api.example").allows(str(address))
-            or "64:ff9b" in str(address)
-            or (address.version == 6 and int(address) >> 112 == 0x2002)
-        )
+        assert not Egress("api.example").allows(str(address))
