@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -21,7 +22,7 @@ from gateway.app import Gateway, open_gateway
 from gateway.banner import banner, misnamed
 from gateway.errors import ConfigurationError
 from gateway.http1 import Http1Protocol
-from gateway.observe import log
+from gateway.observe import crash, log
 from gateway.policy.compiled import Policies
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.tools import Tools, load_all
@@ -46,7 +47,7 @@ def serve(
     Raises ``ConfigurationError`` or ``StoreUnavailable`` where it cannot start; the text names the
     mend.
     """
-    log.configure(settings.log_level)
+    log.configure(settings.log_level, messages=False)
     armed = faults.checked(settings.failpoints, allowed=allow_failpoints)
     if armed:
         log.event("failpoints_armed", level="warning", failpoints=settings.failpoints)
@@ -61,6 +62,7 @@ def serve(
 async def _serve(
     settings: Settings, policies: Policies, tools: Tools, dsn: str, host: str, port: int
 ) -> None:
+    asyncio.get_running_loop().set_exception_handler(_note_loop_error)
     await _check_schema(settings, dsn)
     gateway = await open_gateway(settings, policies, tools, dsn)
     try:
@@ -90,6 +92,12 @@ async def _serve(
         )
         await _Server(gateway, settings).serve(sockets=[listener])
     await gateway.close()
+
+
+def _note_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """In place of the loop's own line, which shows arguments: bytes of requests among them."""
+    said, where = crash.loop_error(context)
+    log.event("loop_error", level="error", said=said, exception=where)
 
 
 class _Server(uvicorn.Server):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -226,7 +226,7 @@ def load_settings() -> Settings:
     raise ConfigurationError("; ".join(mistakes))
 
 
-def _database_url(mistakes: list[str]) -> dict[str, str]:
+def _database_url(mistakes: list[str]) -> dict[str, Any]:
     """The DSN where it stands in a file; what is wrong with that goes to ``mistakes``."""
     variable = f"{PREFIX}DATABASE_URL_FILE"
     path = os.environ.get(variable)

@@ -26,6 +26,7 @@ from gateway.cli import (
 )
 from gateway.cli.options import EXAMPLE_STYLE, Parser
 from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
+from gateway.observe.crash import trace
 from gateway.observe.text import one_line
 
 __all__ = ["main"]
@@ -79,6 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FencegateError(f"the output cannot be written ({error.strerror}); make room"))
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # noqa: BLE001 - a mistake of ours; its message may hold anything
+        print(
+            f"fencegate: this is a mistake in fencegate; please report it:\n{trace(error)}",
+            file=sys.stderr,
+        )
+        return 70  # EX_SOFTWARE
     return code
 
 

@@ -1,7 +1,7 @@
 """Values that must not be shown: whoever needs one says so by name.
 
-What holds a secret may end up in a traceback, a log line or a test's output by its ``repr``. Nothing
-but ``reveal`` gives it away, and it cannot be pickled or formatted.
+What holds a secret may end up in a traceback, a log line or a test's output by its ``repr``.
+Nothing but ``reveal`` gives it away, and it cannot be pickled or formatted.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from gateway.core.leases import backoff_ms
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.jobs.journal import Journal
 from gateway.jobs.values import Store
-from gateway.observe import log
+from gateway.observe import crash, log
 from gateway.policy.tools import Tools
 
 __all__ = ["BATCH", "INTERVAL_S", "Reaper"]
@@ -90,7 +90,7 @@ class Reaper:
             self._note(str(error))
             return False
         except Exception as error:  # noqa: BLE001  the outermost loop: without it nothing is reaped
-            self._note(f"{type(error).__name__}: {error}")
+            self._note(crash.brief(error))
             return False
         if self._failing:
             self._failing = False

@@ -14,7 +14,12 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-__all__ = ["Decided", "Level", "Value", "configure", "decision", "event"]
+from gateway.observe.crash import trace
+
+__all__ = ["VALUE_LIMIT", "Decided", "Level", "Value", "configure", "decision", "event"]
+
+VALUE_LIMIT = 4096
+"""Characters of one value: a trace of forty places. An entity has 255 in each of its parts."""
 
 Level = Literal["debug", "info", "warning", "error"]
 Value = str | int | float | bool | None
@@ -65,10 +70,16 @@ class Decided:
 _DECIDED = tuple(each.name for each in fields(Decided))
 
 
-def configure(level: Level = "info", stream: TextIO | None = None) -> None:
-    """Log to ``stream`` (default stderr) as JSON, whichever library speaks. May be repeated."""
+def configure(
+    level: Level = "info", stream: TextIO | None = None, *, messages: bool = True
+) -> None:
+    """Log to ``stream`` (default stderr) as JSON, whichever library speaks. May be repeated.
+
+    ``messages``: whether the messages of exceptions are kept. In a gateway they hold what callers
+    and upstreams sent; in a worker they are its owner's own words.
+    """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(_JsonFormatter())
+    handler.setFormatter(_JsonFormatter(messages))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(_LEVELS[level], logging.INFO))  # other people's debug lines help nobody
@@ -98,7 +109,18 @@ def _emit(level: int, name: str, values: dict[str, Value]) -> None:
     _LOGGER.handle(record)
 
 
+def _short(value: object) -> object:
+    """``value``, cut where somebody made it long."""
+    if isinstance(value, str) and len(value) > VALUE_LIMIT:
+        return value[:VALUE_LIMIT] + "…"
+    return value
+
+
 class _JsonFormatter(logging.Formatter):
+    def __init__(self, messages: bool) -> None:
+        super().__init__()
+        self._messages = messages
+
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, object] = {
@@ -107,9 +129,14 @@ class _JsonFormatter(logging.Formatter):
         }
         values = record.__dict__.get(_FIELDS)
         if values is None:  # another library's, or an ordinary call of this package
-            line |= {"event": "log", "logger": record.name, "message": record.getMessage()}
+            line |= {"event": "log", "logger": record.name, "message": _short(record.getMessage())}
         else:
-            line |= {"event": record.msg, **{k: v for k, v in values.items() if k not in line}}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            own = ((k, _short(v)) for k, v in values.items() if k not in line)
+            line |= {"event": record.msg, **dict(own)}
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = (
+                self.formatException(record.exc_info)
+                if self._messages
+                else trace(record.exc_info[1])
+            )
         return json.dumps(line, ensure_ascii=True, default=str)

@@ -1,5 +1,5 @@
-"""``${NAME}`` in fields that a policy sets: from the environment, or from the file that ``NAME_FILE``
-names there, as container platforms hand out secrets. No value ever reaches an error.
+"""``${NAME}`` in fields that a policy sets: from the environment, or from the file that
+``NAME_FILE`` names there, as container platforms hand out secrets. No value ever reaches an error.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Variables:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
+        # Those that are really there: ``explain`` has a stand-in for every other.
+        self._set = frozenset(name for name, value in env.items() if value)
         self._read: dict[str, str | NotRead] = {}
 
     def value(self, name: str) -> str | NotRead:
@@ -61,8 +63,8 @@ class Variables:
                 "give the upstream's secret a variable of its own",
             )
         file = f"{name}_FILE"
-        if self._env.get(file):
-            if self._env.get(name):
+        if file in self._set:
+            if name in self._set:
                 return NotRead(f"{name} and {file} are both set", "unset one of them")
             return read_secret(file, self._env[file])
         value = self._env.get(name)

@@ -19,7 +19,7 @@ from gateway.core.evidence import PROBE_LIMIT, Judged, Probed, judge
 from gateway.core.model import Exchange, Headers, ProbeRules, Response
 from gateway.core.recheck import ASKING_S
 from gateway.errors import AnswerLost, StoreUnavailable
-from gateway.observe import log
+from gateway.observe import crash, log
 from gateway.proxy.background import Background
 from gateway.store.unknowns import Due, Pass
 from gateway.upstream import Client, Deadlines, Request
@@ -226,7 +226,7 @@ class Prober:
             self._note(str(error))
             return False
         except Exception as error:  # noqa: BLE001  the outermost loop: without it nothing is found
-            self._note(f"{type(error).__name__}: {error}")
+            self._note(crash.brief(error))
             return False
         if self._failing:
             self._failing = False

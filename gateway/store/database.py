@@ -7,6 +7,7 @@ committed. So every failure is told apart by whether the statement can have take
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -69,7 +70,14 @@ _MENDS = {
     "42P01": "a table is missing; run: fencegate migrate",
     "42883": "a function is missing; run: fencegate migrate",
     "42501": "the database user lacks a privilege on schema gateway",
+    "28P01": "the database does not take the password of FENCEGATE_DATABASE_URL",
+    "28000": "the database does not let the user of FENCEGATE_DATABASE_URL in",
+    "3D000": "the database of FENCEGATE_DATABASE_URL does not exist",
 }
+
+
+_SAID_LIMIT = 300
+"""Characters of the server's own words: a sentence, not a value that somebody put into it."""
 
 
 class Moved(Exception):
@@ -254,5 +262,16 @@ def describe(error: Exception) -> str:
     code = getattr(error, "sqlstate", None)
     if code in _MENDS:
         return _MENDS[code]
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, OSError):
+        # Not its own words: they name the server's address, and callers get to read this.
+        return _of_system(error)
+    text = str(error).splitlines()[0][:_SAID_LIMIT] if str(error) else type(error).__name__
     return f"{text} ({code})" if code else text
+
+
+def _of_system(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "its name has no address"
+    if isinstance(error.errno, int) and error.errno > 0:
+        return os.strerror(error.errno)
+    return "no answer in time" if isinstance(error, TimeoutError) else "no connection"

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from gateway.core.auth import Snapshot
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.observe import crash
 from gateway.observe.log import event
 from gateway.store.database import Database
 from gateway.store.tenants import load_snapshot
@@ -80,7 +81,7 @@ class KeyRing:
             except (StoreUnavailable, AnswerLost) as error:
                 self._note(str(error))
             except Exception as error:  # noqa: BLE001 - the outermost loop: it must go on
-                self._note(f"{type(error).__name__}: {error}")
+                self._note(crash.brief(error))
             else:
                 self._note(None)
             await asyncio.sleep(RELOAD_S)

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.errors import AnswerLost, StoreUnavailable
-from gateway.observe import log
+from gateway.observe import crash, log
 from gateway.store.database import Database
 from gateway.store.queries import load
 from gateway.store.session import read
@@ -234,6 +234,5 @@ class Retainer:
             except (StoreUnavailable, AnswerLost) as error:
                 log.event("retention_interrupted", level="warning", reason=str(error))
             except Exception as error:  # noqa: BLE001 - the outermost loop: it must go on
-                text = f"{type(error).__name__}: {error}"
-                log.event("retention_failed", level="error", error=text)
+                log.event("retention_failed", level="error", error=crash.brief(error))
             await asyncio.sleep(_LOOK_S)

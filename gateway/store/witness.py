@@ -22,7 +22,7 @@ import asyncpg
 from gateway.core.acknowledged import Acknowledged, KeptCommand, KeptMark
 from gateway.core.command import Command
 from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
-from gateway.observe import log
+from gateway.observe import crash, log
 from gateway.store import losses
 from gateway.store.database import READ_ONLY, Database, Moved
 from gateway.store.history import WHO, Server, server_of
@@ -276,7 +276,7 @@ class Witness:
             except (StoreUnavailable, AnswerLost):
                 continue  # whoever asks hears of it
             except Exception as error:  # noqa: BLE001 - the outermost loop: it must go on
-                log.event("witness_failed", level="error", error=f"{type(error).__name__}: {error}")
+                log.event("witness_failed", level="error", error=crash.brief(error))
 
     async def _watch(self) -> None:
         async with self._turn:

@@ -75,7 +75,8 @@ class Done:
 
 
 class GatewayProcess:
-    """One ``fencegate serve``. ``url`` is set once it listens; ``log`` is what it wrote so far."""
+    """One ``fencegate serve``. ``url`` is set once it listens; ``log`` is what it wrote so far,
+    ``written`` the same as it came, ``printed`` its standard output."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class GatewayProcess:
         self._env = dict(env or {})
         self._arguments = arguments
         self._lines: list[str] = []
+        self.printed: list[str] = []
         self._grown = threading.Condition()
         self.url = ""
         self.process: subprocess.Popen[str] | None = None
@@ -142,6 +144,7 @@ class GatewayProcess:
                 line = self.process.stdout.readline()
                 if not line:
                     break
+                self.printed.append(line)
                 match = _READY.match(line.strip())
                 if match is not None:
                     threading.Thread(target=self._drain_stdout, daemon=True).start()
@@ -154,8 +157,8 @@ class GatewayProcess:
     def _drain_stdout(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        for _ in self.process.stdout:
-            pass
+        for line in self.process.stdout:
+            self.printed.append(line)
 
     def _read_log(self) -> None:
         assert self.process is not None
@@ -169,6 +172,11 @@ class GatewayProcess:
     def log(self) -> list[dict[str, Any]]:
         """The JSON lines so far."""
         return [json.loads(line) for line in list(self._lines) if line.startswith("{")]
+
+    @property
+    def written(self) -> list[str]:
+        """Every line of standard error so far."""
+        return list(self._lines)
 
     def wait_for_log(self, timeout_s: float = 10.0, **values: object) -> dict[str, Any]:
         """Block until a line with all of ``values`` is written; the first such line."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.core.secret import revealed
 from gateway.core.fences import ISSUED_LIMIT, OUTSIDE_LIMIT
 from gateway.core.model import Rules
+from gateway.core.secret import revealed
 from gateway.policy import Policies, PolicyErrors, json_schema, load
 from tests.unit.policy.conftest import Errors, Load
 from tests.unit.policy.texts import command, policy

@@ -1,4 +1,4 @@
-"""Where an upstream's secrets come from, that no policy's text holds one, and that none is shown."""
+"""Where an upstream's secrets come from; that no policy's text holds one, and none is shown."""
 
 from __future__ import annotations
 
