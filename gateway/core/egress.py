@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-__all__ = ["Egress", "Network", "is_named", "network"]
+__all__ = ["SEALED", "Egress", "Network", "is_named", "network"]
 
 Network = IPv4Network | IPv6Network
 _Address = IPv4Address | IPv6Address
@@ -58,7 +58,7 @@ _NOT_PUBLIC_6 = tuple(
 _NAT64 = IPv6Network("64:ff9b::/96")
 _SIX_TO_FOUR = IPv6Network("2002::/16")
 
-_SEALED: tuple[Network, ...] = (
+SEALED: tuple[Network, ...] = (
     IPv4Network("169.254.0.0/16"),  # link-local; AWS, Azure, Google, OpenStack, … at .169.254
     IPv6Network("fe80::/10"),
     IPv6Network("fd00:ec2::/32"),  # AWS
@@ -151,7 +151,7 @@ def _embedded(address: _Address) -> IPv4Address | None:
 
 
 def _sealed(address: _Address) -> Network | None:
-    return next((block for block in _SEALED if _in(address, block)), None)
+    return next((block for block in SEALED if _in(address, block)), None)
 
 
 def _in(address: _Address, block: Network) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.policy.errors import PolicyError, PolicyWarning
 
-__all__ = ["certificates", "context", "mistakes", "validity", "warnings"]
+__all__ = ["certificates", "context", "mistakes", "validity", "verifying", "warnings"]
 
 _CA, _CERT, _KEY = "ca_file", "client_cert_file", "client_key_file"
 
@@ -26,11 +26,26 @@ def context(ca_file: str | None, cert_file: str | None, key_file: str | None) ->
 
     Raises ``OSError`` where a file was changed after ``mistakes`` found nothing.
     """
-    made = ssl.create_default_context(cafile=ca_file)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2  # some builds of Python leave it to the system
-    made.set_alpn_protocols(["http/1.1"])
+    made = verifying(ca_file)
     if cert_file is not None:
         made.load_cert_chain(cert_file, key_file, password=_Passphrase())
+    return made
+
+
+def verifying(ca_file: str | None = None) -> ssl.SSLContext:
+    """A context for HTTP/1.1 that verifies certificate and host name. There is no switch for that;
+    the one choice is by which authorities.
+
+    Made by hand: Python's own would write the keys of every connection to wherever SSLKEYLOGFILE
+    says, and fail where that cannot be written.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2  # some builds of Python leave it to the system
+    made.set_alpn_protocols(["http/1.1"])
+    if ca_file is None:
+        made.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        made.load_verify_locations(cafile=ca_file)
     return made
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 from gateway.core.egress import Egress, Network
 from gateway.core.model import Exchange, Fault, Stage
+from gateway.policy.tlsfiles import verifying
 from gateway.upstream.clock import now_s
 from gateway.upstream.connection import Connection
 from gateway.upstream.dialing import dial
@@ -150,7 +151,7 @@ class Client:
         self._clock = clock
         self._head_limit = head_limit
         self._turns = turns or Turns()
-        self._context = (ssl_context or _verifying_context()) if origin.tls else None
+        self._context = (ssl_context or verifying()) if origin.tls else None
         self._pool = Pool(self._dial, max_connections=max_connections, idle_s=idle_s, clock=clock)
 
     async def send(
@@ -216,10 +217,3 @@ class Client:
             clock=self._clock,
             timeout_s=timeout_s,
         )
-
-
-def _verifying_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # some builds of Python leave it to the system
-    context.set_alpn_protocols(["http/1.1"])
-    return context

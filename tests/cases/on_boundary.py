@@ -179,7 +179,7 @@ CODED = [
         "CE-05",
         "unread-where-nothing-reads-it",
         [
-            http(fields=[("Content-Encoding", "gzip")], body_generator="gzip(2 GiB of zeros)"),
+            http(fields=[("Content-Encoding", "gzip")], body_generator="gzip(2 GiB zeros)"),
             CREATED,
         ],
         1,

@@ -1,18 +1,24 @@
-"""Further inputs: who may call, and what is told to whoever no longer may."""
+"""Further inputs: who may call, and what is told to whoever no longer may; what is written down of
+it, and what a body may become."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.cases.driver import Case
 from tests.cases.steps import (
     CREATED,
+    NOT_KEPT,
     Step,
+    answers,
     applied,
+    bytes_of,
     case,
     http,
     refused,
     replayed,
+    unknown,
 )
 
 __all__ = ["CASES"]
@@ -121,4 +127,160 @@ RIGHTS = [
     ),
 ]
 
-CASES: list[Case] = [*SEC, *RIGHTS]
+def _forged(name: str, what: Step) -> Case:
+    """Refused, whatever it wanted to write into a log or an audit row; the driver looks at every
+    line that was written."""
+    return case("SEC-01", name, [what], 0, r1=refused(400, "request-invalid"), entities=0, audit=[])
+
+
+def _customer(text: str) -> Step:
+    return http(path="/v1/cases", body=json.dumps({"input": {"customer_id": text}}))
+
+
+_LINE = '\n{"time":"2026-01-01T00:00:00Z","level":"error","event":"rows_lost"}'
+_QUOTED = r'"k\"\\,=cmd"'  # a string of RFC 8941, with both of its escapes
+_MISMATCH = refused(403, "entity-mismatch")
+
+FORGED = [
+    _forged("carriage-return-in-the-entity", http(path="/v1/accounts/x%0d%0aevil/charges")),
+    _forged("escape-in-the-entity", http(path="/v1/accounts/x%1b%5b2J/charges")),
+    _forged("c1-control-in-the-entity", http(path="/v1/accounts/x%c2%9b2J/charges")),
+    _forged("line-separator-in-the-entity", http(path="/v1/accounts/x%e2%80%a8y/charges")),
+    _forged("turned-writing-in-the-entity", http(path="/v1/accounts/x%e2%80%aey/charges")),
+    _forged("a-whole-log-line-in-the-body", _customer(f"c{_LINE}")),
+    _forged("escape-in-the-body", _customer("c\x1b]0;title\x07")),
+    _forged("turned-writing-in-the-body", _customer("c\u202e1")),
+    _forged("delete-in-a-field", http(fields=[("X-Note", "a\x7fb")])),
+    _forged("nul-in-a-field", http(fields=[("X-Note", "a\x00b")])),
+    case(
+        "SEC-01",
+        "escape-in-the-key",
+        [http(key="k\x1b[2J")],
+        0,
+        r1=refused(400, "request-invalid"),
+        entities=0,
+    ),
+    case(
+        "SEC-01",
+        "entity-that-is-no-ascii",
+        [http(fields=[("X-Execution-Entity", "account:\x9b2J\xe2\x80\xae")])],
+        0,
+        r1=_MISMATCH,
+        audit=[{"event": "entity_mismatch", "entity": "account:acc-1"}],
+    ),
+    case(
+        "SEC-01",
+        "request-id-that-is-a-line",
+        [http(fields=[("X-Request-Id", 'r","level":"error","x":"')]), CREATED],
+        1,
+        r1=applied(),
+    ),
+    case(
+        "SEC-01",
+        "quotes-in-the-key",
+        [http(key=_QUOTED), CREATED, http("r2", key=_QUOTED, body="{}")],
+        1,
+        r1=applied(),
+        r2=refused(422, "key-reused"),
+        audit=[{"event": "key_reused"}],
+    ),
+    case(
+        "SEC-01",
+        "lines-in-an-answer-that-says-nothing",
+        [http(), answers(500, f"\x1b[2J{_LINE}", [("X-Note", "\x9b2J")])],
+        1,
+        r1=unknown("yes"),
+        audit=[{"event": "outcome_unknown"}],
+    ),
+    case(
+        "SEC-01",
+        "escapes-in-a-reason",
+        [http(), bytes_of("HTTP/1.1 201 \x1b[2J\x9b\r\nContent-Length: 0\r\n\r\n")],
+        1,
+        r1=applied(),
+    ),
+]
+
+
+def _zeros(name: str, size: str, coding: str, *, kept: bool) -> Case:
+    """Its bytes are relayed as they are, whatever they say that they would become."""
+    made = f"gzip({size} zeros)"
+    fields = [["Content-Encoding", coding]]
+    said = {"status": 201, "headers": fields, "body_generator": made}
+    same = {"headers": fields, "body_generator": made}
+    return case(
+        "SEC-06",
+        name,
+        [http("r1"), {"upstream": {"respond": said}}, http("r2")],
+        1,
+        r1=applied(**same),
+        r2=replayed(**same) if kept else NOT_KEPT,
+        peak_growth_mib_max=64,
+    )
+
+
+_GZIPPED = [("Content-Encoding", "gzip")]
+
+BOMBS = [
+    _zeros("recorded", "900 MiB", "gzip", kept=True),
+    _zeros("too-large-to-record", "8 GiB", "gzip", kept=False),
+    _zeros("under-another-name", "900 MiB", "br", kept=True),
+    _zeros("twice-coded", "900 MiB", "gzip, gzip", kept=True),
+    case(
+        "SEC-06",
+        "beside-an-ambiguous-status",
+        [
+            http(),
+            {
+                "upstream": {
+                    "respond": {
+                        "status": 500,
+                        "headers": [["Content-Encoding", "gzip"]],
+                        "body_generator": "gzip(1 GiB zeros)",
+                    }
+                }
+            },
+        ],
+        1,
+        r1=unknown("yes"),
+        peak_growth_mib_max=64,
+    ),
+    case(
+        "SEC-06",
+        "streamed-through",
+        [
+            http(method="GET", path="/v1/reports", body="", key=None, fence=None),
+            {
+                "upstream": {
+                    "respond": {
+                        "status": 200,
+                        "headers": [["Content-Encoding", "gzip"]],
+                        "body_generator": "gzip(4 GiB zeros)",
+                    }
+                }
+            },
+        ],
+        1,
+        r1={"status": 200, "outcome": "unguarded", "body_generator": "gzip(4 GiB zeros)"},
+        peak_growth_mib_max=64,
+    ),
+    case(
+        "SEC-06",
+        "from-the-caller",
+        [http(body_generator="gzip(1 GiB zeros)", fields=_GZIPPED), CREATED],
+        1,
+        r1=applied(),
+        peak_growth_mib_max=64,
+    ),
+    case(
+        "SEC-06",
+        "from-the-caller-where-the-body-would-be-read",
+        [http(path="/v1/cases", body_generator="gzip(1 GiB zeros)", fields=_GZIPPED)],
+        0,
+        r1=refused(400, "body-unreadable"),
+        entities=0,
+        peak_growth_mib_max=64,
+    ),
+]
+
+CASES: list[Case] = [*SEC, *RIGHTS, *FORGED, *BOMBS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import ssl
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -11,6 +12,10 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from gateway.cli.main import main
 from gateway.core.model import Exchange, Stage
@@ -143,6 +148,93 @@ def test_an_expired_certificate_is_refused(
     with presenting(version, expired) as upstream:
         assert exchange(loop, upstream.url, tlsfiles.context(*files(None))) == NOT_SENT
         assert upstream.count == 0
+
+
+def test_a_certificate_that_is_signed_by_itself_is_refused(
+    loop: str, version: ssl.TLSVersion, authority: trustme.CA, files: Any, tmp_path: Path
+) -> None:
+    """Nobody vouches for it, whatever name is in it; trusted by name of its file it is."""
+    key, pem = signed_by_itself()
+    (tmp_path / "self.pem").write_bytes(key + pem)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "self.pem")
+    server.minimum_version = server.maximum_version = version
+    with RecordingUpstream(tls=server) as upstream:
+        assert exchange(loop, upstream.url, tlsfiles.context(*files(None))) == NOT_SENT
+        assert exchange(loop, upstream.url, None) == NOT_SENT
+        assert upstream.count == 0
+        (tmp_path / "trusted.pem").write_bytes(pem)
+        trusting = tlsfiles.context(str(tmp_path / "trusted.pem"), None, None)
+        assert exchange(loop, upstream.url, trusting).stage is Stage.BODY_COMPLETE
+
+
+def signed_by_itself() -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    made = made.public_key(key.public_key()).serial_number(7)
+    made = made.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = made.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return secret, made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.mark.parametrize("shown", ["localhost", "other.test"])
+def test_the_name_that_is_asked_for_is_the_policys_and_is_verified(
+    loop: str, version: ssl.TLSVersion, authority: trustme.CA, files: Any, shown: str
+) -> None:
+    """An upstream that holds certificates of several names shows the one that it is asked for; one
+    that shows another is not it."""
+    server = serving(authority.issue_cert("other.test"), version)
+    asked: list[str | None] = []
+
+    def choose(tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        asked.append(name)
+        tls.context = serving(authority.issue_cert(shown), version)
+
+    server.sni_callback = choose
+    with RecordingUpstream(tls=server) as upstream:
+        url = upstream.url.replace("127.0.0.1", "localhost")
+        seen = exchange(loop, url, tlsfiles.context(*files(None)))
+        assert set(asked) == {"localhost"}
+        if shown == "localhost":
+            assert seen.stage is Stage.BODY_COMPLETE
+        else:
+            assert seen == NOT_SENT
+            assert upstream.count == 0
+
+
+def test_the_environment_gets_no_keys_of_connections(
+    loop: str,
+    version: ssl.TLSVersion,
+    authority: trustme.CA,
+    files: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CLIENT-03: Python would write them to wherever a variable says."""
+    log = tmp_path / "keys"
+    server = serving(authority.issue_cert("127.0.0.1"), version)
+    for place in (log, tmp_path / "nowhere" / "keys"):
+        monkeypatch.setenv("SSLKEYLOGFILE", str(place))
+        with RecordingUpstream(tls=server) as upstream:
+            context = tlsfiles.context(*files(None))
+            assert exchange(loop, upstream.url, context).stage is Stage.BODY_COMPLETE
+            assert exchange(loop, upstream.url, None) == NOT_SENT
+    assert not log.exists()
+
+
+def test_nothing_in_a_policy_turns_verifying_off(authority: trustme.CA, files: Any) -> None:
+    for context in (tlsfiles.context(*files(None)), tlsfiles.context(None, None, None)):
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_a_version_that_is_too_old_is_refused(loop: str, authority: trustme.CA, files: Any) -> None:

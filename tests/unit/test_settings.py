@@ -122,3 +122,42 @@ def test_all_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_that_resemble_no_setting_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCEGATE_REDIS_URL", "redis://localhost")
     load_settings()
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_dsn_may_stand_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    (tmp_path / "dsn").write_text("postgresql://u:hush@h/d" + end)
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL_FILE", str(tmp_path / "dsn"))
+    settings = load_settings()
+    assert settings.database_url == "postgresql://u:hush@h/d"
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "FENCEGATE_DATABASE_URL_FILE names cannot be read (No such file or directory)"),
+        ("", "FENCEGATE_DATABASE_URL_FILE names is empty"),
+        ("mysql://u:hush@h/d", "FENCEGATE_DATABASE_URL is wrong: must begin with postgresql://"),
+    ],
+)
+def test_a_file_without_a_dsn_is_a_mistake_and_no_new_database(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "dsn").write_text(content)
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL_FILE", str(tmp_path / "dsn"))
+    with pytest.raises(ConfigurationError) as raised:
+        load_settings()
+    assert said in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_dsn_stands_in_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "dsn").write_text("postgresql://u:hush@h/d")
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL_FILE", str(tmp_path / "dsn"))
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL", "postgresql://u:hush@h/other")
+    with pytest.raises(ConfigurationError, match="are both set; unset one of them"):
+        load_settings()

@@ -14,6 +14,7 @@ import pytest
 from gateway.cli.main import _parser
 from gateway.core.command import SettleResult
 from gateway.core.decide import Decision
+from gateway.core.egress import SEALED
 from gateway.core.jobs import JobState
 from gateway.core.problems import PREFIX, TYPES
 from gateway.core.settle import Outcome
@@ -39,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted(
     [*(ROOT / "docs").glob("*.md"), *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING"))]
 )
-LINKED = [*PAGES, ROOT / "CHANGELOG.md"]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
@@ -263,6 +264,29 @@ def test_tests_that_are_named_exist() -> None:
         if not (ROOT / file).is_file() or name not in _functions(ROOT / file)
     ]
     assert missing == []
+
+
+def test_tests_that_stand_behind_a_promise_about_security_exist() -> None:
+    text = read("docs/security.md")
+    for heading in ("## Secrets", "## Where requests go", "## What others write into our records"):
+        assert len(_TEST.findall(section(text, heading))) >= 5, heading
+    missing = [
+        f"{file}::{name}"
+        for file, name in _TEST.findall(text)
+        if not (ROOT / file).is_file() or name not in _functions(ROOT / file)
+    ]
+    assert missing == []
+
+
+def test_the_page_lists_every_network_that_needs_an_entry_of_its_own() -> None:
+    row = next(
+        line for line in read("docs/security.md").splitlines() if "metadata services (" in line
+    )
+    for block in SEALED:
+        bare = str(block).removesuffix("/32") if block.version == 4 else str(block)
+        short = bare.replace(".0.0/", "/").removesuffix("/128")
+        words = {"224.0/4": "multicast", "ff00::/8": "multicast", "255.255.255.255": "broadcast"}
+        assert any(form in row for form in (bare, short, words.get(short, words.get(bare, bare))))
 
 
 def _functions(file: Path) -> set[str]:
