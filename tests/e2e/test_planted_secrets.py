@@ -520,6 +520,44 @@ def test_nobody_else_hears_of_one(driven: World) -> None:
         assert driven.dsn.rpartition("@")[2].partition("/")[0] not in reply.body.decode("latin-1")
 
 
+LONG = "x" * 6000
+
+
+@pytest.mark.parametrize(
+    ("fields", "data"),
+    [
+        ([("X-Execution-Entity", f"account:{LONG}")], b"{}"),
+        ([("X-Execution-Fence", LONG)], b"{}"),
+        ([("X-Execution_Fence", LONG)], b"{}"),
+        ([("X-HTTP-Method", LONG)], b"{}"),
+        ([(f"X-{LONG}", "x"), ("Connection", f"X-Execution-Fence, X-{LONG}")], b"{}"),
+        ([("Content-Type", f"application/json; charset={LONG}")], b"{}"),
+        ([("X-Request-Id", LONG)], b"{"),
+        ([], json.dumps({LONG: 1, "customer": {LONG: 1}}).encode()),
+        ([], json.dumps({"customer": LONG}).encode()),
+    ],
+)
+def test_no_refusal_repeats_more_than_a_line_of_what_was_sent(
+    world: World, fields: list[tuple[str, str]], data: bytes
+) -> None:
+    names = {name.lower() for name, _ in fields}
+    usual = [
+        ("Idempotency-Key", "k-long"),
+        ("X-Execution-Fence", "1"),
+        ("Content-Type", "application/json"),
+    ]
+    sent = [*fields, *(pair for pair in usual if pair[0].lower() not in names)]
+    for path in ("/pay/v1/cases", "/pay/v1/accounts/long/charges", "/v1/fences", "/v1/jobs"):
+        if path == "/pay/v1/accounts/long/charges" and not fields:
+            continue
+        reply = world.caller.call("POST", path, sent, data)
+        assert reply.problem is not None, reply
+        assert len(reply.body) < 2048
+        assert LONG[:1000] not in repr(reply.headers)
+        written = world.process.wait_for_log(request_id=reply.json()["request_id"])
+        assert len(json.dumps(written)) < 2048
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

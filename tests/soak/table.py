@@ -8,6 +8,7 @@ from tests.soak.boundary import BOUNDARY
 from tests.soak.jobs import JOBS
 from tests.soak.memory import MEMORY
 from tests.soak.mutant import Mutant
+from tests.soak.secrets import SECRETS
 from tests.soak.unknowns import UNKNOWNS
 
 __all__ = ["MUTANTS"]
@@ -629,5 +630,5 @@ _FAULTS = [
 ]
 
 MUTANTS = [
-    *(*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS, *BOUNDARY),
+    *(*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS, *BOUNDARY, *SECRETS),
 ]
