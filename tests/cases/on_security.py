@@ -127,6 +127,7 @@ RIGHTS = [
     ),
 ]
 
+
 def _forged(name: str, what: Step) -> Case:
     """Refused, whatever it wanted to write into a log or an audit row; the driver looks at every
     line that was written."""

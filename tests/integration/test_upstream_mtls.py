@@ -227,7 +227,7 @@ def test_the_environment_gets_no_keys_of_connections(
             context = tlsfiles.context(*files(None))
             assert exchange(loop, upstream.url, context).stage is Stage.BODY_COMPLETE
             assert exchange(loop, upstream.url, None) == NOT_SENT
-    assert not log.exists()
+        assert not log.exists()
 
 
 def test_nothing_in_a_policy_turns_verifying_off(authority: trustme.CA, files: Any) -> None:
