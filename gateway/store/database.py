@@ -72,7 +72,6 @@ _MENDS = {
     "42501": "the database user lacks a privilege on schema gateway",
     "28P01": "the database does not take the password of FENCEGATE_DATABASE_URL",
     "28000": "the database does not let the user of FENCEGATE_DATABASE_URL in",
-    "3D000": "the database of FENCEGATE_DATABASE_URL does not exist",
 }
 
 

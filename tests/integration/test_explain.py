@@ -22,7 +22,7 @@ from tests.kit.upstream import Gate, gated, respond
 HEAD = """
 [upstream_headers]
 Authorization = "Bearer ${PAY_TOKEN}"
-X-Account = "acct-hush"
+X-Account-Key = "${ACCOUNT}"
 """
 
 CHARGE = """
@@ -108,7 +108,7 @@ def desk(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         (folder / "pay.toml").write_text(text)
         return [text]
 
-    with stack(postgres, texts, env={"PAY_TOKEN": SECRET}) as made:
+    with stack(postgres, texts, env={"PAY_TOKEN": SECRET, "ACCOUNT": "acct-hush"}) as made:
         yield Desk(made, folder)
 
 
