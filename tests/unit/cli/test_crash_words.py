@@ -22,5 +22,5 @@ def test_a_mistake_of_ours_is_told_without_what_was_handled(
     assert said.out == ""
     assert "hush" not in said.err
     assert "this is a mistake in fencegate; please report it" in said.err
-    assert "test_crash.py" in said.err
+    assert "test_crash_words.py" in said.err
     assert said.err.rstrip().endswith("ValueError")
