@@ -48,7 +48,7 @@ class ReleasesUnknown(Executor):
     """Gives back the key of an unknown outcome, so that it can be tried again."""
 
     async def _hold(self, call: Call, hold: Hold) -> None:
-        await self._release(call, hold.reason, None)
+        await self._release(call, hold.reason, None, heard=True)
 
 
 class SendsFirst(Executor):
