@@ -38,9 +38,11 @@ async def drop_the_fence(connection: asyncpg.Connection) -> None:
     await connection.execute(source)
 
 
-def classify_unknown_as_not_sent(exchange: Exchange, rules: Rules) -> Outcome:
+def classify_unknown_as_not_sent(
+    exchange: Exchange, rules: Rules, hop: bytes | None = None
+) -> Outcome:
     """As if no answer meant no effect."""
-    outcome = classify(exchange, rules)
+    outcome = classify(exchange, rules, hop)
     return NotSent(outcome.fault or "closed") if isinstance(outcome, Unknown) else outcome
 
 
