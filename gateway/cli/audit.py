@@ -21,11 +21,13 @@ from gateway.store.database import Database
 __all__ = ["BRIEF", "brief", "register"]
 
 BRIEF = (
-    *("at", "event", "tenant", "policy", "entity", "fence", "mark", "key", "principal", "reason"),
+    *("at", "event", "tenant", "policy", "entity", "fence", "mark", "key", "principal", "times"),
+    "reason",
 )
 _FULL = (
     *("at", "event", "tenant", "principal", "policy", "entity", "key", "fence"),
     *("high_water_mark", "attempt", "job", "request_id", "fingerprint", "reason", "id"),
+    *("times", "last_at"),
 )
 
 
@@ -41,7 +43,8 @@ def register(subparsers: Subparsers) -> None:
         "audit",
         _audit,
         summary="show refusals, unknown outcomes and what operators did",
-        details="Times are the database's, in UTC. jsonl and csv have every column.",
+        details="Times are the database's, in UTC. jsonl and csv have every column. Equal refusals "
+        "share a row once there are many of them: times says how many.",
         example="fencegate audit --event fence_stale --since 2h",
     )
     parser.add_argument("--event", choices=_WRITTEN, metavar="EVENT", help=f"one of {_names()}")
@@ -62,7 +65,7 @@ def brief(row: Row) -> Cells:
     """The columns of ``BRIEF``."""
     return (
         *(row.at, row.event, row.tenant_name, row.policy, row.entity, row.fence),
-        *(row.high_water_mark, row.key, row.principal, row.reason),
+        *(row.high_water_mark, row.key, row.principal, row.times, row.reason),
     )
 
 
@@ -94,7 +97,7 @@ def _full(row: Row) -> Cells:
     return (
         *(row.at, row.event, row.tenant_name, row.principal, row.policy, row.entity, row.key),
         *(row.fence, row.high_water_mark, row.attempt, row.job, row.request_id, row.fingerprint),
-        *(row.reason, row.id),
+        *(row.reason, row.id, row.times, row.last_at),
     )
 
 

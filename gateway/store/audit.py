@@ -68,7 +68,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as it stands. ``at`` is database time, in UTC."""
+    """A row as it stands. ``at`` is database time, in UTC. ``times``: the equal refusals that
+    share it, ``last_at`` the last of them."""
 
     tenant: int
     tenant_name: str
@@ -86,6 +87,8 @@ class Row:
     request_id: str | None
     fingerprint: bytes | None
     reason: str | None
+    times: int
+    last_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,8 @@ class Filter:
 
 
 async def append(database: Database, entry: Entry) -> None:
-    """Write one row. Raises ``StoreUnavailable``; after ``AnswerLost`` repeat the same entry."""
+    """Write one row, or count it where many equal ones came before. Raises ``StoreUnavailable``;
+    after ``AnswerLost`` repeat the same entry."""
     e = entry
     await database.fetch(
         _SQL["append"],
