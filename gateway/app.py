@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,12 +44,15 @@ from gateway.proxy.endpoint import Endpoint
 from gateway.proxy.execute import Executor
 from gateway.proxy.intake import Intake, Refused
 from gateway.proxy.journal import Journal
+from gateway.proxy.lanes import Reading
+from gateway.proxy.line import Line
 from gateway.proxy.prober import AT_ONCE, Ask, Prober
 from gateway.proxy.resending import Resender
 from gateway.proxy.respond import Receive, Send
 from gateway.proxy.settling import Settler
+from gateway.proxy.shares import Flights, Memory
 from gateway.proxy.waiting import Entity, Key, WaitRoom
-from gateway.settings import Settings
+from gateway.settings import PREFIX, Settings
 from gateway.store import audit
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
@@ -108,6 +112,11 @@ class Gateway:
             on_probed=lambda _, result: self.metrics.probed(result),
             chance=random.random,
         )
+        self._line = Line(
+            settings.pool_size,
+            limit=settings.max_waiting,
+            limit_per_topic=settings.max_waiting_per_key,
+        )
         executor = Executor(
             admitter=Admitter(store, now_s),
             settler=Settler(store, self.metrics.store_retry),
@@ -118,13 +127,26 @@ class Gateway:
             late=self._late,
             clock=now_s,
             on_settled=journal.settled,
+            line=self._line,
         )
+        self.memory = Memory(settings.memory_mib * 2**20, self._several)
+        _check_bodies_fit(policies, self.memory)
+        reading = Reading.in_a_thread()
         self._endpoint = Endpoint(
-            Intake(policies, self._clients, self._passages, keys, pseudonym, settings.trusted),
+            Intake(
+                policies,
+                self._clients,
+                self._passages,
+                keys,
+                pseudonym,
+                settings.trusted,
+                self.memory,
+                reading,
+            ),
             executor,
             journal,
             self._audit,
-            max_attempts=settings.max_attempts,
+            Flights(settings.max_attempts, self._several),
         )
         self.metrics.watch(
             attempts=lambda: len(self._endpoint.running) - self.room.count,
@@ -139,12 +161,13 @@ class Gateway:
             clock=now_s,
             on_forgotten=self._count_forgotten,
         )
-        door = Door(keys, self.metrics, lambda: self.room.closing, settings.trusted)
+        door = Door(keys, self.metrics, lambda: self.room.closing, self.memory, settings.trusted)
         jobs, of_jobs = JobStore(database, self.witness), JobJournal(self.metrics.jobs)
         self._jobs = Jobs(
             door,
             Service(jobs, tools, of_jobs, random.random),
             Lanes.of_shares(shares),
+            reading,
         )
         self._reaper = Reaper(jobs, tools, of_jobs, random.random)
         self._sampler = Sampler(jobs, self.metrics.jobs.leases, now_s)
@@ -191,6 +214,7 @@ class Gateway:
         self._drained_by = now_s() + self.settings.drain_s
         self._prober.stop_looking()
         self.room.close()
+        self._line.close()
         faults.reach("drain.begun")
 
     async def close(self) -> None:
@@ -218,6 +242,11 @@ class Gateway:
         if self._poll is not None:
             self._poll.cancel()
             log.event("stopped")
+
+    def _several(self) -> bool:
+        """Whether gateway keys of more than one tenant are in force."""
+        keys = self.keys.current()
+        return keys is not None and keys.several
 
     def _fences(self, door: Door, share: int) -> Fences:
         return Fences(door, FenceStore(self._database, self.witness), self.metrics, at_once=share)
@@ -286,7 +315,12 @@ class Gateway:
     async def _openapi(self, _: Request) -> Response:
         return JSONResponse(openapi.document())
 
-    async def _metrics(self, _: Request) -> Response:
+    async def _metrics(self, request: Request) -> Response:
+        if not self.settings.metrics_open and not _is_near(request):
+            reason = (
+                f"/metrics answers this machine only; set {PREFIX}METRICS_OPEN=true to change it"
+            )
+            return JSONResponse({"status": "forbidden", "reason": reason}, status_code=403)
         await self._sampler.refresh()
         body, content_type = self.metrics.render()
         return Response(body, headers={"content-type": content_type})
@@ -324,6 +358,28 @@ async def _check_serial(store: CommandStore, policies: Policies) -> None:
             + "\nserve with serial = false until they are settled or resolved "
             "(fencegate commands list --state unknown)"
         )
+
+
+def _is_near(request: Request) -> bool:
+    """Whether the caller's address is a loopback one. Fields of proxies prove nothing here."""
+    host = request.client.host if request.client is not None else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _check_bodies_fit(policies: Policies, memory: Memory) -> None:
+    """A body that the policy allows must fit where nothing else is there."""
+    for command in policies.commands():
+        limit = command.rules.request_limit
+        if limit > memory.largest:
+            raise ConfigurationError(
+                f"request_limit of {command.rules.policy} is {limit} bytes, and all large bodies "
+                f"together may take {memory.largest}; raise {PREFIX}MEMORY_MIB, or lower it"
+            )
 
 
 def _asks(policies: Policies, clients: Mapping[str, Client], pseudonym: bytes) -> dict[str, Ask]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -21,9 +23,14 @@ from gateway.core.framing import (
 )
 from gateway.core.problems import Problem
 from gateway.core.settle import Sent
+from gateway.limits import CROWDED_HEAD_S, FRESH_S, HEAD_S, ROOM_TO_REFUSE, TAKE_S
 from gateway.observe import log
+from gateway.policy.fields import FIXED_PATHS
 from gateway.proxy.answer import of_problem
+from gateway.proxy.endpoint import respond_unread
+from gateway.proxy.intake import request_id_of
 from gateway.proxy.respond import Message, Receive, Send, fields
+from gateway.proxy.shares import Untaken
 from gateway.upstream import reset
 
 __all__ = ["HEAD_LIMIT", "IGNORED_LIMIT", "TAKE_S", "Http1Protocol"]
@@ -31,12 +38,35 @@ __all__ = ["HEAD_LIMIT", "IGNORED_LIMIT", "TAKE_S", "Http1Protocol"]
 IGNORED_LIMIT = 1024 * 1024
 """Bytes that are read and thrown away behind a request that came too early."""
 
-TAKE_S = 120.0
-"""Seconds in which a caller takes what has been written for it. Here and in the kernel that may be
-1 MiB, for a line of 70 kbit/s. One that has stopped reading would keep its connection, and what
-streams through also one to the upstream, for ever."""
-
 _App = Callable[[Any, Any, Any], Awaitable[None]]
+
+_FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
+_TOO_SLOW = f"Send the whole head within {HEAD_S:.0f} s."
+_CROWDED = Problem(
+    "overloaded",
+    "Repeat the same request later: too many connections are open in this gateway process.",
+    retry_after_s=1,
+)
+
+
+class _Refusals:
+    """Connections that were reset without an answer are told of once a second, with how many: who
+    floods must not fill the log too."""
+
+    def __init__(self) -> None:
+        self._at = -math.inf
+        self._count = 0
+
+    def tell(self, **about: log.Value) -> None:
+        self._count += 1
+        now = time.monotonic()
+        if now >= self._at + 1:
+            about["count"] = self._count
+            log.event("connections_refused", level="warning", **about)
+            self._at, self._count = now, 0
+
+
+_REFUSALS = _Refusals()
 
 
 class Http1Protocol(HttpToolsProtocol):
@@ -56,11 +86,41 @@ class Http1Protocol(HttpToolsProtocol):
     _ignoring = False
     _ignored_bytes = 0
     _taking: asyncio.TimerHandle | None = None
+    _leaving: asyncio.TimerHandle | None = None
+    _untaken: Untaken | None = None
+    _awaited: asyncio.TimerHandle | None = None  # the end of a head, or its first byte
+    _fresh = True  # no byte has come yet
+    _lost = False
+    _crowded = False  # over the limit of all connections: here to be refused
+    connection_limit: float = math.inf
+    """Of all connections of the process; set on the class that serves."""
 
     # -- from the connection
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._crowded = len(self.connections) > self.connection_limit
+        if self._over_limit() > ROOM_TO_REFUSE:
+            _REFUSALS.tell(open=len(self.connections))
+            reset(transport)
+            return
+        self._await(FRESH_S)
+
+    def _over_limit(self) -> float:
+        """How many there are too many, if this one came as one of them. It is let in once others
+        have left; and one that was let in stays so."""
+        if self._crowded:
+            over = len(self.connections) - self.connection_limit
+            self._crowded = over > 0
+            return over
+        return 0
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
         self._taken()
+        self._came()
+        if self._leaving is not None:
+            self._leaving.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -68,6 +128,54 @@ class Http1Protocol(HttpToolsProtocol):
         if self._taking is None:
             # Not ``close``: that waits for the caller to take what is left.
             self._taking = self.loop.call_later(TAKE_S, reset, self.transport)
+            self._charge()
+
+    def _charge(self) -> None:
+        """Let what waits for the caller count, unless it streams: then that is little."""
+        state = _state(self.cycle)
+        if not state.get("streams") and "untaken" in state:
+            self._untaken = state["untaken"]
+            self._untaken.waits(self.transport.get_write_buffer_size())
+
+    def _await(self, seconds: float) -> None:
+        """Reset the connection in so many seconds, unless what is due has come by then. Nobody is
+        answered: no request was begun, or of one that was nothing but a part of its head."""
+        self._came()
+        if self._crowded:
+            seconds = min(seconds, CROWDED_HEAD_S)
+        self._awaited = self.loop.call_later(seconds, self._did_not_come)
+
+    def _came(self) -> None:
+        if self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited = None
+
+    def _did_not_come(self) -> None:
+        self._awaited = None
+        if self.transport.is_closing():
+            return
+        if self._head_open and _answered(self.cycle):
+            self._refuse(_TOO_SLOW)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close once the caller has taken what is left, and by force if it does not."""
+        self.transport.close()
+        self._see_it_leave()
+
+    def _see_it_leave(self) -> None:
+        if self._leaving is None and not self._lost:
+            self._leaving = self.loop.call_later(TAKE_S, reset, self.transport)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._see_it_leave()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            self._close()
 
     def resume_writing(self) -> None:
         self._taken()
@@ -77,6 +185,9 @@ class Http1Protocol(HttpToolsProtocol):
         if self._taking is not None:
             self._taking.cancel()
             self._taking = None
+        if self._untaken is not None:
+            self._untaken.waits(0)
+            self._untaken = None
 
     def data_received(self, data: bytes) -> None:
         if self._ignoring:
@@ -87,6 +198,10 @@ class Http1Protocol(HttpToolsProtocol):
         if not self._in_body:
             self._lead = self._lead or bytearray()
             self._lead += data
+        if self._fresh or (self._awaited is None and _answered(self.cycle)):
+            # Also for blank lines in front, of which the parser says nothing.
+            self._fresh = False
+            self._await(HEAD_S)
         super().data_received(data)
         self._read = b""
         # The parser does not say where in a read a head begins, so the rest of a read that got on
@@ -125,6 +240,7 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             return
         self._got_on = True
+        self._came()
         if not _answered(self.cycle):
             self._ignore_further()
             return
@@ -160,6 +276,10 @@ class Http1Protocol(HttpToolsProtocol):
             self.headers[:] = [line for line in self.headers if line[0] != b"expect"]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._over_limit() > 0:
+            cycle.keep_alive = False
+            if cycle.scope["raw_path"] not in _FIXED:  # who looks after the process is let in
+                app = _crowded_out
         super()._start_asgi_task(cycle, _Exchange(cycle, app))  # type: ignore[arg-type]
 
     # -- one request at a time
@@ -176,7 +296,7 @@ class Http1Protocol(HttpToolsProtocol):
     def _throw_away(self, data: bytes) -> None:
         self._ignored_bytes += len(data)
         if self._ignored_bytes > IGNORED_LIMIT:
-            self.transport.close()
+            self._close()
 
     # -- what is refused
 
@@ -217,7 +337,7 @@ class Http1Protocol(HttpToolsProtocol):
             return
         if not _begun(self.cycle):
             self.transport.write(_unreadable(detail, _sent(self.cycle), self.client))
-        self.transport.close()
+        self._close()
 
 
 class _Exchange:
@@ -265,6 +385,20 @@ class _Exchange:
             self._cycle.transport.close()
 
 
+async def _crowded_out(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    request_id = request_id_of(tuple(scope["headers"]))
+    answer = of_problem(_CROWDED, "rejected", request_id)
+    log.decision(
+        log.Decided(
+            request_id=request_id,
+            status=answer.status,
+            outcome=answer.outcome,
+            problem=answer.problem,
+        )
+    )
+    await respond_unread(answer, scope, receive, send, asked=False)
+
+
 def _answered(cycle: RequestResponseCycle | None) -> bool:
     return cycle is None or cycle.response_complete
 
@@ -279,11 +413,13 @@ def _begun(cycle: RequestResponseCycle | None) -> bool:
     return cycle is not None and not cycle.response_complete and cycle.response_started
 
 
+def _state(cycle: RequestResponseCycle | None) -> Mapping[str, Any]:
+    return {} if cycle is None else cycle.scope.get("state", {})
+
+
 def _sent(cycle: RequestResponseCycle | None) -> Sent:
     """What streams through may have reached the upstream in part."""
-    streams = (
-        cycle is not None and not cycle.response_complete and cycle.scope["state"].get("streams")
-    )
+    streams = cycle is not None and not cycle.response_complete and _state(cycle).get("streams")
     return "unknown" if streams else "no"
 
 

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import uvicorn
@@ -31,12 +31,22 @@ from gateway.store import embedded, session
 from gateway.store.database import Database
 from gateway.store.migrations import Current
 
+try:
+    import resource as _resource
+
+    resource: ModuleType | None = _resource
+except ImportError:  # Windows
+    resource = None
+
 __all__ = ["serve"]
 
 _KEEP_ALIVE_S = 75
 """Longer than the 60 s idle limit of common balancers, so that they close first, not we."""
 
 _BACKLOG = 2048
+
+_OTHER_FILES = 512
+"""Open files beside callers and attempts: streams, probes, the database, late readers, refusals."""
 
 
 def serve(
@@ -108,7 +118,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 interface="asgi3",
-                http=Http1Protocol,
+                http=_limited(settings),
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -143,6 +153,25 @@ class _Server(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+
+def _limited(settings: Settings) -> type[Http1Protocol]:
+    """The protocol with the limit of all connections: the setting's, or what the open files leave
+    beside connections to upstreams and to the database. The soft limit of open files is raised to
+    the hard one first; it is that low for programs that use ``select``."""
+    limit = settings.max_connections
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                soft = hard
+        if soft != resource.RLIM_INFINITY:
+            # Half of a small number: commands need a connection of their own to the upstream.
+            limit = min(limit, max(soft // 2, soft - settings.max_attempts - _OTHER_FILES))
+        if limit < settings.max_connections:
+            log.event("fewer_connections", level="warning", limit=limit, open_files=soft)
+    return type("Http1Protocol", (Http1Protocol,), {"connection_limit": limit})
 
 
 def _files(directory: Path) -> tuple[Policies, Tools]:

@@ -107,6 +107,25 @@ class Settings(BaseSettings):
         description="Networks and addresses, separated by commas, whose proxies are believed about "
         "where a request came from. Unset: nobody, since anybody can write those fields.",
     )
+    max_connections: int = Field(
+        default=8192,
+        ge=16,
+        le=1_000_000,
+        description="Connections of callers at once; the newest over it are refused. Room for "
+        "max_waiting, max_attempts and 3,000 slow or idle ones. Less where `ulimit -n` is.",
+    )
+    memory_mib: int = Field(
+        default=256,
+        ge=16,
+        le=1_000_000,
+        description="MiB that request bodies, and answers that callers do not take, may occupy "
+        "together; more are refused as overloaded. A quarter of a usual container of 1 GiB.",
+    )
+    metrics_open: bool = Field(
+        default=False,
+        description="Whether /metrics answers callers on other machines. It needs no gateway key "
+        "and tells of all tenants together; unset, it answers loopback addresses only.",
+    )
     audit_days: int = Field(
         default=400,
         ge=1,

@@ -19,10 +19,11 @@ from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.core.scopes import Work, forbidden
 from gateway.errors import AnswerLost, RowsLost, StoreUnavailable
+from gateway.limits import BODY_S
 from gateway.observe import log
 from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import of_problem
-from gateway.proxy.body import BODY_S, Gone, TooLarge, TooSlow, declared_length, read_body
+from gateway.proxy.body import Gone, TooLarge, TooSlow, declared_length, read_body
 from gateway.proxy.endpoint import STOPPING, respond_unread
 from gateway.proxy.intake import (
     Identity,
@@ -34,6 +35,7 @@ from gateway.proxy.intake import (
     request_id_of,
 )
 from gateway.proxy.respond import Message, Receive, Send, respond
+from gateway.proxy.shares import Held, Memory
 
 __all__ = ["Door", "Question", "Route", "overloaded", "reply", "unavailable"]
 
@@ -56,12 +58,13 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request that may be answered, its body read whole."""
+    """One request that may be answered, its body read whole. ``held``: the memory of that."""
 
     identity: Identity
     principal: Principal
     headers: Headers
     body: bytes
+    held: Held
 
 
 class Door:
@@ -72,12 +75,14 @@ class Door:
         keys: Keys,
         metrics: Metrics,
         stopping: Callable[[], bool],
+        memory: Memory,
         trusted: Trusted = NOBODY,
     ) -> None:
         self._keys = keys
         self._metrics = metrics
         self._stopping = stopping
         self._trusted = trusted
+        self._memory = memory
 
     async def take(
         self, route: Route, scope: Mapping[str, Any], receive: Receive
@@ -98,15 +103,24 @@ class Door:
             return Refused(identity, STOPPING, unread=True)
         if declared_length(headers) > route.limit:
             return Refused(identity, _too_large(route), unread=True)
-        body = await read_body(receive, route.limit)
-        return self._read(route, identity, headers, body)
+        self._memory.account(scope, principal.tenant)
+        full = self._memory.full(principal.tenant, declared_length(headers))
+        if full is not None:
+            return Refused(identity, full, unread=True)
+        held = self._memory.hold(principal.tenant)
+        body = await read_body(receive, route.limit, held)
+        taken = self._read(route, identity, headers, body, held)
+        if not isinstance(taken, Question):
+            held.close()
+        return taken
 
     def _read(
         self,
         route: Route,
         identity: Identity,
         headers: Headers,
-        body: bytes | TooLarge | TooSlow | Gone,
+        body: bytes | TooLarge | TooSlow | Gone | Problem,
+        held: Held,
     ) -> Question | Refused | Gone:
         match body:
             case Gone():
@@ -115,6 +129,8 @@ class Door:
                 return Refused(identity, _too_large(route), unread=True, asked=True)
             case TooSlow():
                 return Refused(identity, _TOO_SLOW, unread=True, asked=True)
+            case Problem():
+                return Refused(identity, body, unread=True, asked=True)
             case bytes():
                 # Reading took its time: the key may have been revoked, the process be stopping.
                 principal = allowed(self._keys, headers, route.scope)
@@ -122,7 +138,7 @@ class Door:
                     return Refused(identity, principal)
                 if route.begins and self._stopping():
                     return Refused(identity, STOPPING)
-                return Question(identity, principal, headers, body)
+                return Question(identity, principal, headers, body, held)
 
     async def refuse(
         self,

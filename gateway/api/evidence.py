@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, assert_never
 
 from gateway.api.door import Door, Question, Route, overloaded, reply, unavailable
-from gateway.api.lanes import Lane
 from gateway.core.fingerprint import key_digest
 from gateway.core.keys import Refusal
 from gateway.core.problems import Problem
@@ -16,6 +15,7 @@ from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe import log
 from gateway.proxy.body import Gone
 from gateway.proxy.intake import Refused
+from gateway.proxy.lanes import Lane
 from gateway.proxy.respond import Receive, Send
 from gateway.store.unknowns import Report, ReportResult
 
@@ -72,7 +72,10 @@ class Reports:
                 case Refused():
                     await self._refuse(taken, scope, receive, send)
                 case Question():
-                    await self._answer(taken, scope, receive, send)
+                    try:
+                        await self._answer(taken, scope, receive, send)
+                    finally:
+                        taken.held.close()
 
         await self._door.serve(scope, send, work)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol, assert_never
 
 from gateway.api.door import Door, Question, Route, overloaded, reply, unavailable
-from gateway.api.lanes import Lane
 from gateway.core.answers import entity_leased
 from gateway.core.issuing import EntityLeased, Issued, entity_asked_for
 from gateway.core.keys import Refusal
@@ -17,6 +16,7 @@ from gateway.observe import log
 from gateway.observe.metrics import Metrics
 from gateway.proxy.body import Gone
 from gateway.proxy.intake import Refused
+from gateway.proxy.lanes import Lane
 from gateway.proxy.respond import Receive, Send
 
 __all__ = ["BODY_LIMIT", "PATH", "Fences"]
@@ -69,6 +69,7 @@ class Fences:
         entity: str | None = None
         taken = await self._door.take(_ROUTE, scope, receive)
         if isinstance(taken, Question):
+            taken.held.close()  # 4 KiB are not worth the wait
             asked = entity_asked_for(taken.body, taken.headers)
             if isinstance(asked, Refusal):
                 taken = Refused(taken.identity, Problem(asked.type, asked.detail))

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 from gateway.api import jobs_in, jobs_out
 from gateway.api.door import Door, Question, Route, overloaded, reply, unavailable
 from gateway.api.jobs_in import BATCH, BEATS
-from gateway.api.lanes import Lane, Reading
 from gateway.core.budget import Shares
 from gateway.core.keys import Refusal
 from gateway.core.problems import Problem
@@ -22,6 +21,7 @@ from gateway.jobs.service import Service
 from gateway.jobs.values import Asker, NoSuchJob, NowIn, UnknownTool, WrongState
 from gateway.proxy.body import Gone
 from gateway.proxy.intake import Refused
+from gateway.proxy.lanes import Lane, Reading
 from gateway.proxy.respond import Receive, Send
 
 __all__ = ["PATH", "ROUTES", "Jobs", "Lanes"]
@@ -158,11 +158,11 @@ class _Work:
 class Jobs:
     """The ASGI application of these paths; ``route_of`` says whether a path is one."""
 
-    def __init__(self, door: Door, service: Service, lanes: Lanes) -> None:
+    def __init__(self, door: Door, service: Service, lanes: Lanes, reading: Reading) -> None:
         self._door = door
         self._service = service
         self._lanes = lanes
-        self._reading = Reading()
+        self._reading = reading
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         await self._door.serve(scope, send, lambda noted: self._serve(scope, receive, noted))
@@ -178,7 +178,10 @@ class Jobs:
         route, job = found
         taken = await self._door.take(route, scope, receive)
         if isinstance(taken, Question):
-            answer = await self._answer(route, job, taken)
+            try:
+                answer = await self._answer(route, job, taken)
+            finally:
+                taken.held.close()
             if isinstance(answer, _Good):
                 await reply(answer.status, jobs_out.document(answer.body), send)
                 return

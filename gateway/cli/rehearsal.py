@@ -164,7 +164,7 @@ async def _take(
     nowhere = Client(Origin.parse("http://127.0.0.1:1"))  # asked for, and never sent on
     clients = {mount.upstream.name: nowhere for mount in policies.mounts}
     intake = Intake(policies, clients, clients, _Known(snapshot), pseudonym)
-    taken = await intake.take(scope, receive, lambda: None)
+    taken = await intake.take(scope, receive, lambda *_: None)
     assert not isinstance(taken, Gone), "nobody hangs up here"
     principal = taken.identity.principal
     tenant = principal.tenant_name if principal else None

@@ -62,6 +62,11 @@ class Snapshot:
 
     keys: Mapping[tuple[int, str], CallerKey]
     anonymous: Principal | None = None
+    several: bool = field(init=False)
+    """Whether more than one tenant has a key in force."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "several", len({tenant for tenant, _ in self.keys}) > 1)
 
     def authenticate(self, lines: Sequence[bytes]) -> Principal | None:
         """The holder of the one key in all lines of the ``Authorization`` field, else ``None``.

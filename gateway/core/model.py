@@ -139,6 +139,8 @@ class Rules:
     issuer: Issuer
     version: bytes
     """8 bytes: the fingerprint's rule version (fingerprint fields and entity template)."""
+    max_in_flight: int = 256
+    """Attempts of it in flight in one process."""
     resend_within_s: int | None = None
     """With ``resend``: how long after it was first sent a command may be sent again."""
     resend_conflict: frozenset[int] = frozenset()

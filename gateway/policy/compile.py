@@ -99,6 +99,7 @@ def _command(
         key_days=model.retain.key_days,
         issuer=model.issuer,
         version=rule_version(recipe, entity.text, lowers=entity.lowers),
+        max_in_flight=model.max_in_flight,
         resend_within_s=model.resend_within_s,
         resend_conflict=frozenset(model.resend_conflict) if model.unknown == "resend" else NONE,
         probe=_probe_rules(model.probe) if model.probe is not None else None,

@@ -175,6 +175,8 @@ class CommandModel(_Model):
     nothing."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False)] = 30
     """Seconds from first to last byte. A command may hold its entity for so long."""
+    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Attempts of it in flight in one process; more are refused before they are admitted."""
     settle_delay_s: Annotated[int, Field(ge=0, le=86_400)] = 300
     """Seconds for which the upstream may still act on a request that was given up. Lower it
     only where you know."""

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from gateway.core.headers import values
 from gateway.core.model import Headers
+from gateway.core.problems import Problem
+from gateway.limits import BODY_S, PACE
 from gateway.proxy.respond import Receive
+from gateway.proxy.shares import Held
 
 __all__ = [
     "BODY_S",
@@ -22,11 +25,6 @@ __all__ = [
     "drain",
     "read_body",
 ]
-
-BODY_S = 60.0
-"""Seconds in which a body must be in: the default limit of 8 MiB over a line of 1.2 Mbit/s. Until
-then it occupies memory, and nobody knows yet whether its caller may. Of a body that streams through
-this is the longest pause, since it occupies a connection to the upstream."""
 
 _DRAIN_BYTES = 64 * 1024 * 1024
 _DRAIN_S = 5.0
@@ -49,33 +47,40 @@ class TooSlow:
     """The body was not in after ``BODY_S``."""
 
 
-async def read_body(receive: Receive, limit: int) -> bytes | TooLarge | TooSlow | Gone:
-    """The whole body, at most ``limit`` bytes."""
+async def read_body(
+    receive: Receive, limit: int, held: Held | None = None
+) -> bytes | TooLarge | TooSlow | Gone | Problem:
+    """The whole body, at most ``limit`` bytes. ``held`` is told of each piece; a problem where
+    there is no memory for it. It holds nothing behind anything but a body."""
+    held, kept = held or Held(), False
     try:
         async with asyncio.timeout(BODY_S):
-            return await _read(receive, limit)
+            body = await _read(receive, limit, held)
+            kept = isinstance(body, bytes)
+            return body
     except TimeoutError:
         return TooSlow()
+    finally:
+        if not kept:
+            held.close()
 
 
-async def _read(receive: Receive, limit: int) -> bytes | TooLarge | Gone:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        return Gone()
-    first: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        return first if len(first) <= limit else TooLarge()
-    pieces = [first]
-    size = len(first)
-    while size <= limit:
+async def _read(receive: Receive, limit: int, held: Held) -> bytes | TooLarge | Gone | Problem:
+    # One buffer, not a list of pieces: a sender that drips would make each byte cost fifty.
+    buffer = bytearray()
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return Gone()
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if not message.get("more_body", False):
-            return b"".join(pieces) if size <= limit else TooLarge()
-    return TooLarge()
+        piece: bytes = message.get("body", b"")
+        whole = not message.get("more_body", False)
+        if len(buffer) + len(piece) > limit:
+            return TooLarge()
+        if not held.grow(len(buffer) + len(piece)):
+            return held.full
+        if whole:
+            return bytes(buffer) + piece if buffer else piece
+        buffer += piece
 
 
 async def drain(receive: Receive) -> None:
@@ -110,6 +115,7 @@ class Inflow:
         self.length = None if values(headers, b"transfer-encoding") else declared_length(headers)
         """Bytes, ``None`` where they are not known beforehand."""
         self._left = self.length
+        self._patience = BODY_S
         self.gone = self.slow = False
         if self._whole:
             self.leave()
@@ -123,10 +129,14 @@ class Inflow:
         """The next piece; empty at the end, ``None`` where the body broke off: ``gone`` or ``slow``
         says why."""
         self._waits = False
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            async with asyncio.timeout(BODY_S):
+            async with asyncio.timeout_at(began + self._patience):
                 while not (self._whole or self.gone):
                     if piece := await self._next():
+                        left = self._patience - (loop.time() - began) + len(piece) / PACE
+                        self._patience = min(BODY_S, left)
                         return piece
         except TimeoutError:
             self.slow = True

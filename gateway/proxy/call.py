@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from gateway.core.command import Command
 from gateway.core.headers import last_hop
 from gateway.core.model import Rules
 from gateway.core.problems import Problem
+from gateway.proxy.shares import Flight, Held
 from gateway.upstream import Client, Deadlines, Request
 
 __all__ = ["ADMIT_WINDOW_S", "GRACE_S", "Call", "Plan", "first_byte_s", "plan"]
@@ -32,7 +33,8 @@ class Call:
     """``command`` carries the attempt of the current round; each round is an attempt of its own,
     so that a try which may still commit is never mistaken for a later one. ``barred``: why its
     caller may not send it any more. ``key_field``: the field of ``request`` that holds the
-    upstream's key. ``resent``: it took over from another attempt."""
+    upstream's key. ``resent``: it took over from another attempt. ``held``: the memory of its body;
+    ``flight``: its place among the attempts in flight."""
 
     command: Command
     rules: Rules
@@ -43,6 +45,8 @@ class Call:
     barred: Callable[[], Problem | None]
     key_field: bytes | None = None
     resent: bool = False
+    held: Held = field(default_factory=Held, repr=False)
+    flight: Flight = field(default_factory=Flight, repr=False)
 
     @property
     def hop(self) -> bytes | None:
@@ -59,6 +63,10 @@ class Call:
         return replace(
             self.next_round(), request=replace(self.request, headers=headers), resent=True
         )
+
+    def bare(self) -> Call:
+        """Without the body, for what goes on behind the call's end."""
+        return replace(self, request=replace(self.request, body=b""))
 
     def next_round(self) -> Call:
         return replace(self, command=replace(self.command, attempt=uuid4()))

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from gateway import faults
 from gateway.core.headers import values
-from gateway.core.model import Headers
+from gateway.core.model import Headers, Rules
 from gateway.core.problems import Problem
 from gateway.proxy.answer import Answer, of_problem
 from gateway.proxy.background import Background
@@ -19,6 +19,7 @@ from gateway.proxy.execute import Executor, Trace
 from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_id_of
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Message, Receive, Send, respond
+from gateway.proxy.shares import Flight, Flights
 
 __all__ = ["STOPPING", "CutBy", "Endpoint", "Journal", "respond_unread"]
 
@@ -48,14 +49,13 @@ class Endpoint:
         executor: Executor,
         journal: Journal,
         audit: Callable[[Refused], Awaitable[Problem | None]],
-        *,
-        max_attempts: int,
+        flights: Flights,
     ) -> None:
         self._intake = intake
         self._executor = executor
         self._journal = journal
         self._audit = audit
-        self._max_attempts = max_attempts
+        self._flights = flights
         self._running = Background()
 
     @property
@@ -139,10 +139,12 @@ class Endpoint:
                 work.cancel()  # nobody waits for it: its connection is closed
 
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
-        full = self._at_a_limit()  # again: reading the body took its time
-        if full is not None:
-            await self._refuse(Refused(taken.identity, full), {}, receive, send)
+        flight = self._take_off(taken)  # again: reading the body took its time
+        if isinstance(flight, Problem):
+            taken.call.held.close()
+            await self._refuse(Refused(taken.identity, flight), {}, receive, send)
             return
+        taken = replace(taken, call=replace(taken.call, flight=flight))
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
         hang_up = asyncio.ensure_future(_disconnected(receive))
@@ -168,13 +170,18 @@ class Endpoint:
             hang_up.cancel()
             if work.done():
                 _let_go(work)
+                taken.call.held.close()
             else:
                 # From here on nobody hears the answer; the work goes on to its end all the same.
                 gone.set()
+                work.add_done_callback(lambda _: taken.call.held.close())
 
     async def _run(self, taken: Admissible, gone: asyncio.Event) -> Answer | None:
         trace, began = Trace(), self._executor.clock()
-        answer = await self._executor.run(taken.call, gone, trace)
+        try:
+            answer = await self._executor.run(taken.call, gone, trace)
+        finally:
+            taken.call.flight.rest()
         trace.total_s = self._executor.clock() - began
         if answer is None:
             self._journal.abandoned(taken, trace)
@@ -184,12 +191,15 @@ class Endpoint:
             answer.stream.close()
         return answer
 
-    def _at_a_limit(self) -> Problem | None:
+    def _at_a_limit(self, tenant: int, rules: Rules) -> Problem | None:
         if self._executor.room.closing:
             return STOPPING
-        if len(self._running) - self._executor.room.count >= self._max_attempts:
-            return _FULL
-        return None
+        return self._flights.full(tenant, rules.policy, rules.max_in_flight)
+
+    def _take_off(self, taken: Admissible) -> Flight | Problem:
+        command, rules = taken.call.command, taken.call.rules
+        full = self._at_a_limit(command.tenant, rules)
+        return full or self._flights.take(command.tenant, rules.policy, rules.max_in_flight)
 
 
 async def _deliver(
@@ -299,10 +309,5 @@ _PASSAGE_CUT_OFF = Problem(
     "Repeat the same request: this gateway process stops before its answer came.",
     retry="same-key",
     error="proxy_internal_error",
-    retry_after_s=1,
-)
-_FULL = Problem(
-    "overloaded",
-    "Repeat the same request later: too many attempts are in flight in this gateway process.",
     retry_after_s=1,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, assert_never
 from uuid import UUID
 
@@ -46,10 +46,12 @@ from gateway.core.settle import (
     classify,
 )
 from gateway.errors import RowsLost, StoreUnavailable
+from gateway.limits import ADMIT_TURN_S
 from gateway.proxy.admitting import Admitted, Admitter
 from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
 from gateway.proxy.background import Background
 from gateway.proxy.call import Call, Plan, plan
+from gateway.proxy.line import Late, Line
 from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
 from gateway.proxy.waiting import Entity, Full, Key, Topic, WaitRoom
@@ -111,6 +113,7 @@ class Executor:
     on_settled: Callable[[Command, SettleResult, float], None]
     """Hears of every settle and how many seconds it took, also of those after the answer;
     "duplicate" is an alarm."""
+    line: Line = field(default_factory=lambda: Line(2**31, limit=2**31, limit_per_topic=2**31))
 
     async def run(self, call: Call, gone: asyncio.Event, trace: Trace) -> Answer | None:
         """Carry one call out. ``gone`` is set when its caller hangs up; ``None`` where that ended
@@ -120,13 +123,12 @@ class Executor:
         looks = 0
         while True:
             call = call.next_round()
-            limits = plan(self.clock(), call.rules)
             trace.command = call.command
-            try:
-                admitted = await self._admit(call, limits, trace)
-            except StoreUnavailable as error:
+            asked = await self._ask(call, wait_until, trace)
+            if isinstance(asked, Answer):
                 self._pass_on(woken_for)
-                return _store_unavailable(call, error)
+                return asked
+            limits, admitted = asked
             decision = admitted.decision
             if isinstance(decision, Forward):
                 return await self._perform(call, limits, admitted.lost_until, trace)
@@ -149,6 +151,22 @@ class Executor:
                 return None if end == "gone" else end
             faults.reach("wait.woken")
             woken_for = topic
+
+    async def _ask(
+        self, call: Call, wait_until: float, trace: Trace
+    ) -> tuple[Plan, Admitted] | Answer:
+        """Admit in turn; an answer where the database did not. Waiting for the turn takes nothing
+        of the attempt's time. It ends with the caller's own patience, but never at once."""
+        patience = max(wait_until - self.clock(), ADMIT_TURN_S)
+        until = asyncio.get_running_loop().time() + patience
+        try:
+            async with self.line.turn(call.command, call.flight, until):
+                limits = plan(self.clock(), call.rules)
+                return limits, await self._admit(call, limits, trace)
+        except StoreUnavailable as error:
+            return _store_unavailable(call, error)
+        except (Late, Full) as none:
+            return _overloaded(call, str(none))
 
     async def _admit(self, call: Call, limits: Plan, trace: Trace) -> Admitted:
         lost_until: float | None = None
@@ -187,7 +205,7 @@ class Executor:
                     taken = await self.resender.take_over(again.command, judged, until)
                 except StoreUnavailable as error:
                     if error.lost_until is not None:
-                        self.background.spawn(self._hold_lost(again, error.lost_until))
+                        self.background.spawn(self._hold_lost(again.bare(), error.lost_until))
                     return _store_unavailable(call, error)
                 if taken == "taken":
                     trace.command = again.command
@@ -218,7 +236,7 @@ class Executor:
                 return of_problem(refusal(decision), "rejected", request_id, settled_by)
             case Lapsed():
                 # Admitted, and provably not sent: the clock stepped, or an answer took too long.
-                self.background.spawn(self._release(call, "lapsed", None, heard=False))
+                self.background.spawn(self._release(call.bare(), "lapsed", None, heard=False))
                 return of_problem(refusal(decision), "not-sent", request_id)
             case (
                 RejectStale()
@@ -250,7 +268,7 @@ class Executor:
         """Wait for ``topic`` to change; the answer where that was in vain."""
         began = self.clock()
         try:
-            end = await self._wait(topic, until, gone, front=front)
+            end = await self._wait(call, topic, until, gone, front=front)
         except Full as full:
             if front:  # whoever was not woken has no turn to pass on
                 self._pass_on(topic)
@@ -266,13 +284,14 @@ class Executor:
         return "woken" if end == "woken" else self._refuse(call, decision)
 
     async def _wait(
-        self, topic: Topic, until: float, gone: asyncio.Event, *, front: bool
+        self, call: Call, topic: Topic, until: float, gone: asyncio.Event, *, front: bool
     ) -> Literal["woken", "over", "gone"]:
         """Wait for ``topic`` to change; ``over``: the time is up, or the process stops."""
         left = until - self.clock()
         if left <= 0 or self.room.closing:
             return "over"
         with self.room.place(topic, front=front) as ticket:
+            call.flight.rest()
             woken = asyncio.ensure_future(ticket.woken.wait())
             left_us = asyncio.ensure_future(gone.wait())
             try:
@@ -282,6 +301,7 @@ class Executor:
             finally:
                 woken.cancel()
                 left_us.cancel()
+                call.flight.go_on()
         if gone.is_set():
             if ticket.woken.is_set():
                 self._pass_on(topic)
@@ -304,6 +324,7 @@ class Executor:
         faults.reach("answer.whole")
         outcome = _judge(call, transfer.exchange)
         trace.exchange, trace.send_s = transfer.exchange, self.clock() - began
+        call = call.bare()  # what is left to do may outlast it by far
         match outcome:
             case NotSent():
                 transfer.close()

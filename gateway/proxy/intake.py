@@ -7,8 +7,9 @@ remembered anywhere.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
@@ -24,10 +25,10 @@ from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.core.scopes import forbidden, policy_scope
 from gateway.core.secret import revealed
+from gateway.limits import BODY_S, READ_S
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
 from gateway.proxy.body import (
-    BODY_S,
     Gone,
     Inflow,
     TooLarge,
@@ -36,7 +37,9 @@ from gateway.proxy.body import (
     read_body,
 )
 from gateway.proxy.call import GRACE_S, Call, first_byte_s
+from gateway.proxy.lanes import Reading
 from gateway.proxy.respond import Receive
+from gateway.proxy.shares import Held, Memory
 from gateway.upstream import Client, Request, Streamed
 from gateway.upstream.messages import encode_head
 
@@ -60,7 +63,11 @@ _REQUEST_ID = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _REPLACED = frozenset({b"host", b"content-length", b"expect"})
 
 
-Limit = Callable[[], Problem | None]
+Limit = Callable[[int, Rules], Problem | None]
+"""Why a tenant's command can be admitted no more, if none can."""
+
+_UNBOUNDED = 2**62
+"""Bytes of memory where nobody says how many: for one request by itself."""
 
 
 class Keys(Protocol):
@@ -134,7 +141,8 @@ Taken = Refused | Passage | Admissible | Gone
 class Intake:
     """``pseudonym`` names this deployment in ``Via``. ``clients`` and ``passages``: one client per
     upstream, by name; apart, so that what streams through takes no connection from commands.
-    ``trusted``: the proxies that are believed about where a request came from."""
+    ``trusted``: the proxies that are believed about where a request came from. ``memory``: what
+    bodies take, ``reading``: turns to read them."""
 
     policies: Policies
     clients: Mapping[str, Client]
@@ -142,6 +150,8 @@ class Intake:
     keys: Keys
     pseudonym: bytes
     trusted: Trusted = NOBODY
+    memory: Memory = field(default_factory=lambda: Memory(_UNBOUNDED))
+    reading: Reading = field(default_factory=Reading)
 
     async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
         """Take one request in, its body included if it is a command. ``at_a_limit`` says why no
@@ -154,6 +164,7 @@ class Intake:
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
         identity = replace(identity, principal=principal)
+        self.memory.account(scope, principal.tenant)
         found = self.policies.match(scope["method"], scope["raw_path"])
         if isinstance(found, Match | Unguarded):
             barred = forbidden(principal, policy_scope(found.upstream.name))
@@ -167,7 +178,11 @@ class Intake:
             case Unguarded():
                 return self._pass(scope, receive, headers, identity, found)
             case Match():
-                return await self._read(scope, receive, headers, identity, found, at_a_limit())
+                rules = found.command.rules
+                full = at_a_limit(principal.tenant, rules) or self.memory.full(
+                    principal.tenant, declared_length(headers)
+                )
+                return await self._read(scope, receive, headers, identity, found, full)
 
     async def _read(
         self,
@@ -191,7 +206,9 @@ class Intake:
                 return _refused(identity, found, refusal, query, headers, None)
         if full is not None:
             return Refused(identity, full, unread=True)
-        body = await read_body(receive, limit)
+        assert identity.principal is not None
+        held = self.memory.hold(identity.principal.tenant)
+        body = await read_body(receive, limit, held)
         match body:
             case Gone():
                 return body
@@ -199,11 +216,39 @@ class Intake:
                 return Refused(identity, _too_large(limit), unread=True, asked=True)
             case TooSlow():
                 return Refused(identity, _TOO_SLOW, unread=True, asked=True)
+            case Problem():
+                return Refused(identity, body, unread=True, asked=True)
             case bytes():
-                barred = self._barred(headers, found)  # the key may have been revoked meanwhile
-                if barred is not None:
-                    return Refused(identity, barred)
-                return self._derive(scope, headers, identity, found, body)
+                return await self._understand(scope, headers, identity, found, body, held)
+
+    async def _understand(
+        self,
+        scope: Mapping[str, Any],
+        headers: Headers,
+        identity: Identity,
+        match: Match,
+        body: bytes,
+        held: Held,
+    ) -> Taken:
+        """Read what the body says, when it has its turn. Only what is admissible goes on holding
+        it."""
+        assert identity.principal is not None
+        taken: Taken | None = None
+        until = asyncio.get_running_loop().time() + READ_S
+        try:
+            barred = self._barred(headers, match)  # the key may have been revoked meanwhile
+            if barred is not None:
+                return Refused(identity, barred)
+            taken = await self.reading.run(
+                len(body),
+                identity.principal.tenant,
+                lambda: self._derive(scope, headers, identity, match, body, held),
+                until,
+            )
+            return taken or Refused(identity, _NO_TURN)
+        finally:
+            if not isinstance(taken, Admissible):
+                held.close()
 
     def _derive(
         self,
@@ -212,6 +257,7 @@ class Intake:
         identity: Identity,
         match: Match,
         body: bytes,
+        held: Held,
     ) -> Taken:
         method, query = scope["method"], scope["query_string"]
         derived = derive(match, method, scope["raw_path"], query, headers, body)
@@ -239,6 +285,7 @@ class Intake:
                 tenant_name=identity.principal.tenant_name,
                 barred=lambda: self._barred(headers, match),
                 key_field=match.command.send_key,
+                held=held,
             ),
         )
 
@@ -436,6 +483,11 @@ def _too_large(limit: int) -> Problem:
 _UNAUTHENTICATED = Problem(
     "unauthenticated",
     "Send one Authorization field with a gateway key: Bearer fg_…; `fencegate keys add` makes one.",
+)
+_NO_TURN = Problem(
+    "overloaded",
+    "Repeat the same request later: too many large bodies wait to be read by this gateway process.",
+    retry_after_s=1,
 )
 _TOO_SLOW = Problem("request-invalid", f"Send the whole body within {BODY_S:.0f} s of the head.")
 _KEYS_UNKNOWN = Problem(

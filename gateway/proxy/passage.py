@@ -13,8 +13,8 @@ from gateway.core.answers import incomplete, no_answer, not_sent
 from gateway.core.model import Stage
 from gateway.core.problems import Problem
 from gateway.core.settle import NotSent, Unknown, sent_of
+from gateway.limits import BODY_S, PACE
 from gateway.proxy.answer import Answer, of_problem, relay
-from gateway.proxy.body import BODY_S
 from gateway.proxy.intake import Passage
 from gateway.upstream import Deadlines
 
@@ -57,4 +57,6 @@ async def pass_through(passage: Passage, clock: Callable[[], float]) -> Answer:
     return of_problem(no_answer(unknown), "unguarded", request_id)
 
 
-_TOO_SLOW = Problem("request-invalid", f"Send the body without a pause of {BODY_S:.0f} s.")
+_TOO_SLOW = Problem(
+    "request-invalid", f"Send the body without a pause of {BODY_S:.0f} s, {PACE} bytes a second."
+)

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.api.lanes import SMALL
 from gateway.jobs.journal import TOLD
+from gateway.proxy.lanes import SMALL
 from tests.faults.test_jobs_locked import within
 from tests.kit.client import Caller, Exchange
 from tests.kit.db import Server

@@ -99,7 +99,7 @@ def test_whoever_has_taken_all_has_its_time_anew(loop: str) -> None:
     async def main() -> None:
         protocol: Any = Http1Protocol.__new__(Http1Protocol)
         protocol.loop = asyncio.get_running_loop()
-        protocol.transport = None
+        protocol.transport = protocol.cycle = None
         protocol.flow = SimpleNamespace(pause_writing=int, resume_writing=int)
         timers: list[asyncio.TimerHandle] = []
         for _ in range(3):

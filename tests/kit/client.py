@@ -112,6 +112,12 @@ class Exchange:
         self._sock.recv(len(head))
         return status
 
+    def peek_status(self, timeout_s: float = _TIMEOUT_S) -> int:
+        """The status of the next answer, of which nothing is taken off the connection."""
+        self._sock.settimeout(timeout_s)
+        seen = self._sock.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL)
+        return int(seen.split(b" ")[1])
+
     def readable(self) -> bool:
         """Whether anything has come that was not read yet."""
         return bool(select.select([self._sock], [], [], 0)[0])
@@ -171,9 +177,13 @@ class Caller:
             return on
         return self.raw(head + (body or b""), method=method)
 
-    def raw(self, data: bytes, *, method: str = "POST") -> Exchange:
-        """Send exactly these bytes."""
-        sock = socket.create_connection(self._address, _TIMEOUT_S)
+    def raw(self, data: bytes, *, method: str = "POST", buffer: int | None = None) -> Exchange:
+        """Send exactly these bytes. ``buffer``: bytes that the kernel may take of the answer."""
+        sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
+        sock.settimeout(_TIMEOUT_S)
+        if buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        sock.connect(self._address)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         exchange = Exchange(sock, method)
         exchange.send(data)

@@ -18,6 +18,7 @@ from gateway.core.egress import SEALED
 from gateway.core.jobs import JobState
 from gateway.core.problems import PREFIX, TYPES
 from gateway.core.settle import Outcome
+from gateway.limits import TABLE
 from gateway.observe.log import Decided
 from gateway.observe.metrics import Metrics
 from gateway.policy import fields as policy_fields
@@ -149,6 +150,13 @@ def test_every_log_field_is_listed() -> None:
         for name in words(row[0])
     }
     assert named == {each.name for each in fields(Decided)}
+
+
+# --- docs/limits.md -------------------------------------------------------------------------------
+
+
+def test_the_limits_of_floods_are_those_of_the_code() -> None:
+    assert [tuple(row) for row in rows(section(read("docs/limits.md"), "## Floods"))] == [*TABLE]
 
 
 # --- docs/settings.md -----------------------------------------------------------------------------

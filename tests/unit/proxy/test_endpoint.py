@@ -10,8 +10,12 @@ import pytest
 
 from gateway.core.model import Response
 from gateway.proxy.answer import Answer, relay
+from gateway.proxy.call import Call
 from gateway.proxy.endpoint import Endpoint
 from gateway.proxy.intake import Admissible, Identity
+from gateway.proxy.shares import Flights
+from gateway.upstream import Request
+from tests.kit.commands import attempt, command, rules
 
 APPLIED = relay(Response(201, (), b"{}"), "applied")
 
@@ -33,15 +37,18 @@ class Cut:
         executor: Any = SimpleNamespace(room=room, clock=lambda: 0.0, run=self._run)
         intake: Any = SimpleNamespace(take=self._take)
         audit: Any = None
-        self.endpoint = Endpoint(intake, executor, Silent(), audit, max_attempts=9)
+        self.endpoint = Endpoint(intake, executor, Silent(), audit, Flights(9))
 
     async def _run(self, *_: object) -> Answer:
         await self.ended.wait()
         return APPLIED
 
     async def _take(self, *_: object) -> Admissible:
-        call: Any = SimpleNamespace(command=None)
-        return Admissible(Identity("r-1"), call)
+        client: Any = None
+        made = Call(
+            command("k", by=attempt(0)), rules(), client, Request(b"POST", b"/", ()), 0, "t"
+        )
+        return Admissible(Identity("r-1"), made)
 
     async def _send(self, message: Any) -> None:
         self.sent.append(message)

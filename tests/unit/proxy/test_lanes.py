@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Any
 
 import pytest
 
-from gateway.api.lanes import SMALL, Lane, Reading
+from gateway.proxy.lanes import SMALL, Lane, Reading, Slices
 
 LONG_S = 60.0
 
@@ -258,5 +260,119 @@ def test_a_body_that_cannot_be_read_gives_its_turn_back() -> None:
         with pytest.raises(ZeroDivisionError):
             await reading.run(SMALL + 1, "a", lambda: 1 // 0, until)
         assert await reading.run(SMALL + 1, "a", lambda: 7, until) == 7
+
+    run(work)
+
+
+# -- beside the loop, and in slices of its turns
+
+
+def test_a_body_that_is_read_aside_stops_nobody_and_its_turn_is_one() -> None:
+    async def work() -> None:
+        reading = Reading.in_a_thread()
+        loop = asyncio.get_running_loop()
+        begun, go_on = threading.Event(), threading.Event()
+        at_work: list[str] = []
+
+        def slow() -> str:
+            at_work.append("slow")
+            begun.set()
+            assert go_on.wait(LONG_S)
+            at_work.append("slow over")
+            return "slow"
+
+        def next_one() -> str:
+            at_work.append("next")
+            return "next"
+
+        until = loop.time() + LONG_S
+        first = asyncio.ensure_future(reading.run(SMALL + 1, "a", slow, until))
+        assert await asyncio.to_thread(begun.wait, LONG_S)
+        second = asyncio.ensure_future(reading.run(SMALL + 1, "b", next_one, until))
+        # The loop goes on: small bodies are read, and turns of the loop go by.
+        assert await reading.run(SMALL, "c", lambda: "small", until) == "small"
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert at_work == ["slow"]
+        first.cancel()  # its caller is gone, the thread is not: the turn is still its
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert at_work == ["slow"]
+        go_on.set()
+        assert await second == "next"
+        assert at_work == ["slow", "slow over", "next"]
+
+    run(work)
+
+
+def test_what_cannot_be_read_aside_gives_its_turn_back() -> None:
+    async def work() -> None:
+        reading = Reading.in_a_thread()
+        until = asyncio.get_running_loop().time() + LONG_S
+        with pytest.raises(ZeroDivisionError):
+            await reading.run(SMALL + 1, "a", lambda: 1 // 0, until)
+        assert await reading.run(SMALL + 1, "a", lambda: 7, until) == 7
+
+    run(work)
+
+
+class Watch:
+    """A clock that moves by what is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_small_bodies_that_take_long_leave_every_turn_of_the_loop_to_others() -> None:
+    async def work() -> None:
+        watch = Watch()
+        slices, count = Slices(watch), ticks()
+        turns: list[int] = []
+
+        def slow() -> None:
+            watch.now += 0.008
+            turns.append(next(count))
+
+        await asyncio.gather(*(slices.run(slow) for _ in range(50)))
+        assert len(turns) == 50
+        assert turns == sorted(turns)
+        assert max(Counter(turns).values()) <= 2  # 10 ms are over behind the second
+
+    run(work)
+
+
+def test_small_bodies_that_are_read_quickly_do_not_wait() -> None:
+    async def work() -> None:
+        slices, count = Slices(Watch()), ticks()
+        turns: list[int] = []
+        await asyncio.gather(*(slices.run(lambda: turns.append(next(count))) for _ in range(50)))
+        assert len(turns) == 50
+        assert len(set(turns)) == 1
+
+    run(work)
+
+
+def test_one_that_is_cancelled_in_line_holds_up_nobody() -> None:
+    async def work() -> None:
+        watch = Watch()
+        slices = Slices(watch)
+        read: list[int] = []
+
+        def slow(number: int) -> None:
+            watch.now += 1
+            read.append(number)
+
+        tasks = [
+            asyncio.ensure_future(slices.run(functools.partial(slow, number)))
+            for number in range(9)
+        ]
+        await asyncio.sleep(0)
+        for number in (1, 2, 5):
+            tasks[number].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert read == [0, 3, 4, 6, 7, 8]
 
     run(work)

@@ -4,18 +4,22 @@ bodies that take long to read."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from time import perf_counter
+from typing import Any, TypeVar
 
-__all__ = ["SMALL", "Lane", "Reading"]
+from gateway.limits import SLICE_S
+
+__all__ = ["SMALL", "Lane", "Reading", "Slices"]
 
 T = TypeVar("T")
 
 SMALL = 16 * 1024
 """Bytes of a body that is read as it comes: the heartbeat of 100 leases, in 1 ms. The worst that
-can be written into so many takes 8 ms, so 200 connections that send it at once stop the loop for
-less time than a worker waits for an answer (5 s); with 64 KiB it would be more."""
+can be written into so many takes 8 ms, less than a slice of the loop's turn."""
 
 
 @dataclass(eq=False, slots=True)
@@ -128,28 +132,110 @@ class Lane:
             del self._lines[tenant]
 
 
-class Reading:
-    """Reads bodies. One that is not ``SMALL`` waits for a turn, of which there is one: reading
-    stops the event loop (for 160 ms at the worst, by ``canonical.MAX_VALUES``), so the longest stop
-    is that of one body. The next turn comes when as much time again has gone by, in which the loop
-    does everything else."""
+Aside = Callable[[Callable[[], T]], Awaitable[T]]
+"""Runs something beside the event loop."""
 
-    def __init__(self) -> None:
+
+class Slices:
+    """How long small bodies may keep the event loop in one of its turns: once ``SLICE_S`` of it are
+    gone, the rest wait for the next, first come first served, and whatever else is ready comes
+    between."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._spent = 0.0
+        self._ticking = False
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    async def run(self, read: Callable[[], T]) -> T:
+        if self._line or self._spent >= SLICE_S:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._line.append(waiter)
+            self._tick()
+            try:
+                await waiter
+            except BaseException:
+                if waiter.done() and not waiter.cancelled():
+                    self._let_in()  # its turn and its end came together
+                raise
+        return self._read(read)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        began = self._clock()
+        try:
+            return read()
+        finally:
+            self._spent += self._clock() - began
+            self._tick()
+            if self._spent < SLICE_S:
+                self._let_in()
+
+    def _tick(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """A new turn of the loop has begun."""
+        self._ticking = False
+        self._spent = 0.0
+        self._let_in()
+        if self._line:
+            self._tick()
+
+    def _let_in(self) -> None:
+        while self._line:
+            waiter = self._line.popleft()
+            if not waiter.done():  # else it was cancelled
+                waiter.set_result(None)
+                return
+
+
+class Reading:
+    """Reads bodies. One that is not ``SMALL`` waits for a turn, of which there is one, and is read
+    ``aside``: in a thread, so that the event loop goes on. Python runs one thread at a time, so the
+    two share a core, and what is one call of C (decoding 8 MiB: 20 ms, 64 MiB: 200) still stops the
+    loop. Hence the next turn comes when as much time again has gone by, in which the loop has all.
+    Small ones are read as they come, a slice of each turn of the loop (see ``Slices``)."""
+
+    def __init__(self, aside: Aside[Any] | None = None) -> None:
         self._lane = Lane(1, 0)
+        self._slices = Slices()
+        self._aside = aside
+
+    @classmethod
+    def in_a_thread(cls) -> Reading:
+        """As it ships. One thread, since there is one turn."""
+        threads = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+
+        def aside(read: Callable[[], T]) -> Awaitable[T]:
+            return asyncio.get_running_loop().run_in_executor(threads, read)
+
+        return cls(aside)
 
     async def run(
         self, size: int, tenant: Hashable, read: Callable[[], T], until: float
     ) -> T | None:
         """What ``read`` makes of a body of ``size`` bytes; ``None`` where no turn came ``until``
-        then, on the loop's clock."""
+        then, on the loop's clock. ``read`` touches nothing that others change."""
         if size <= SMALL:
-            return read()
+            return await self._slices.run(read)
         turn = await self._lane.take(tenant, frozenset(), until)
         if turn is None:
             return None
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        try:
-            return read()
-        finally:
+
+        def over(_: object = None) -> None:
             loop.call_later(loop.time() - begun, self._lane.give_back, tenant, turn)
+
+        if self._aside is None:
+            try:
+                return read()
+            finally:
+                over()
+        # A caller that is cancelled leaves the thread at work; the turn is its.
+        work = asyncio.ensure_future(self._aside(read))
+        work.add_done_callback(over)
+        found: T = await asyncio.shield(work)
+        return found

@@ -1,0 +1,144 @@
+"""The line before the database: who may admit now.
+
+Commands of one entity are admitted one after the other anyway, by its row lock. Without a line
+a thousand of them would hold every connection while they wait for that lock, and nobody else would
+get one. So one of each entity (or of each key, where the entity is not locked) asks at a time,
+tenants get turns one after the other, and the rest wait here, which costs no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.core.command import Command
+from gateway.proxy.shares import Flight
+from gateway.proxy.waiting import Entity, Full, Key, Topic
+
+__all__ = ["Late", "Line"]
+
+
+class Late(Exception):
+    """No turn came in time."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    about: Topic
+    turn: asyncio.Future[bool]  # false: there is none, the process is stopping
+
+
+class Line:
+    """``at_once`` may ask together. ``limit`` and ``limit_per_topic``: who waits at most."""
+
+    def __init__(self, at_once: int, *, limit: int, limit_per_topic: int) -> None:
+        self._free = at_once
+        self._limit = limit
+        self._limit_per_topic = limit_per_topic
+        self._waiting: Counter[Topic] = Counter()
+        self._behind: dict[Topic, deque[_Waiter]] = {}  # whoever asks, or is next: who follows
+        self._next: OrderedDict[int, deque[_Waiter]] = OrderedDict()  # by tenant
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return self._waiting.total()
+
+    @asynccontextmanager
+    async def turn(self, command: Command, flight: Flight, until: float) -> AsyncIterator[None]:
+        """Ask within the block. While it waits, the call is not in flight. ``until``: on the loop's
+        clock. Raises ``Late``, and ``Full``."""
+        about = _about(command)
+        if self._free and about not in self._behind and not self._next:
+            self._free -= 1
+            self._behind[about] = deque()
+        else:
+            flight.rest()
+            try:
+                await self._wait(about, until)
+            finally:
+                flight.go_on()
+        try:
+            yield
+        finally:
+            self._free += 1
+            self._follow(about)
+
+    async def _wait(self, about: Topic, until: float) -> None:
+        if self.count >= self._limit:
+            raise Full(f"{self._limit} callers wait to be admitted already")
+        if self._waiting[about] >= self._limit_per_topic:
+            raise Full(f"{self._limit_per_topic} callers wait to be admitted for it already")
+        waiter = _Waiter(about, asyncio.get_running_loop().create_future())
+        if about in self._behind:
+            self._behind[about].append(waiter)
+        else:
+            self._behind[about] = deque()
+            self._stand(waiter)
+        self._waiting[about] += 1
+        self._give()
+        try:
+            async with asyncio.timeout_at(until):
+                has_turn = await waiter.turn
+        except BaseException as error:
+            if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.result():
+                self._free += 1  # its turn and its end came together
+                self._follow(about)
+            else:
+                waiter.turn.cancel()
+                self._give()  # it may have been the next
+            if isinstance(error, TimeoutError):
+                raise Late("too many callers wait to be admitted for it") from None
+            raise
+        finally:
+            self._waiting[about] -= 1
+            if not self._waiting[about]:
+                del self._waiting[about]
+        if not has_turn:
+            raise Late("this gateway process is stopping, and another or the next takes it")
+
+    def close(self) -> None:
+        """Nobody who waits gets a turn any more: the process is stopping."""
+        for line in [*self._next.values(), *self._behind.values()]:
+            for waiter in line:
+                if not waiter.turn.done():
+                    waiter.turn.set_result(False)
+
+    def _stand(self, waiter: _Waiter) -> None:
+        self._next.setdefault(waiter.about.tenant, deque()).append(waiter)
+
+    def _follow(self, about: Topic) -> None:
+        """Whoever asked about it is done."""
+        self._advance(about)
+        self._give()
+
+    def _advance(self, about: Topic) -> None:
+        """The next that waits for it, and did not leave, stands in line."""
+        behind = self._behind[about]
+        while behind:
+            waiter = behind.popleft()
+            if not waiter.turn.done():
+                self._stand(waiter)
+                return
+        del self._behind[about]
+
+    def _give(self) -> None:
+        while self._free and self._next:
+            tenant, line = self._next.popitem(last=False)
+            waiter = line.popleft()
+            if line:
+                self._next[tenant] = line  # behind the other tenants
+            if waiter.turn.done():  # it left
+                self._advance(waiter.about)
+            else:
+                self._free -= 1
+                waiter.turn.set_result(True)
+
+
+def _about(command: Command) -> Topic:
+    if command.serial or command.fence is not None:
+        return Entity(command.tenant, command.entity)
+    return Key(command.tenant, command.key_digest)
