@@ -7,6 +7,7 @@ __all__ = ["JOBS"]
 _SQL = "migrations/0007_work.sql"
 _CLAIM = "migrations/0010_claims.sql"
 _END = "migrations/0011_late_ends.sql"
+_FLOODS = "migrations/0018_floods.sql"
 _STORE = "tests/contract/test_job_store.py::"
 _RACES = "tests/integration/test_job_races.py::"
 _PLANS = "tests/contract/test_job_plans.py::"
@@ -50,7 +51,7 @@ JOBS = [
         (f"{_RACES}test_a_locked_entity_keeps_no_claim_from_the_others",),
     ),
     Mutant(
-        _END,
+        _FLOODS,
         "an end locks its entity before its lease",
         "        for no key update;\n    perform 1\n       from gateway.job_leases l\n",
         "        for no key update skip locked;\n    perform 1\n       from gateway.job_leases l\n",
@@ -140,7 +141,7 @@ JOBS = [
         (f"{_STORE}test_a_heartbeat_gives_a_full_lease_and_never_more_than_the_total",),
     ),
     Mutant(
-        _END,
+        _FLOODS,
         "the end of a lease that is over is not accepted",
         "     where l.job = i.job and l.fence = i.fence and l.lease_until > v_now;\n    perform",
         "     where l.job = i.job and l.fence = i.fence;\n    perform",
@@ -150,7 +151,7 @@ JOBS = [
         ),
     ),
     Mutant(
-        _END,
+        _FLOODS,
         "a result of a job that was never there leaves no row",
         "           and (o.key is not null or exists (\n",
         "           and (true or exists (\n",
