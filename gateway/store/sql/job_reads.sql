@@ -91,9 +91,15 @@ select c.key, c.policy, c.entity, c.attempt, c.deadline <= n.now as is_unknown,
 -- guard: none, it only reads: what the audit says of one job, and of the fences that it was given; the
 -- latest rows.
 -- $1 tenant, $2 job, $3 its entities and $4 its fences, $5 when it was made, $6 rows.
-select t.name as tenant_name, a.*
+select t.name as tenant_name, a.*, coalesce(r.times, 1) as times, coalesce(r.last_at, a.at) as last_at
   from gateway.audit a
   join gateway.tenants t on t.tenant = a.tenant
+  left join lateral (
+    select r.times, r.last_at
+      from gateway.audit_repeats r
+     where r.tenant = a.tenant and r.id = a.id
+     limit 1
+  ) r on true
  where a.tenant = $1 and a.entity = any ($3::text[]) and a.at >= $5
    and (a.job = ($2::uuid)::text
         or exists (select from unnest($3::text[], $4::bigint[]) as f (entity, fence)
