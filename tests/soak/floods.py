@@ -10,7 +10,7 @@ _E2E = "tests/e2e/test_floods.py::"
 _LINE = "tests/unit/proxy/test_line.py::"
 _SHARES = "tests/unit/proxy/test_shares.py::"
 _SLOW = "tests/integration/test_http1_slow.py::"
-_SQL = "migrations/0018_floods.sql"
+_SQL = "migrations/0019_floods.sql"
 
 FLOODS = [
     Mutant(

@@ -247,7 +247,7 @@ _CORE = [
 
 _SQL = [
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "one command of an entity at a time",
         "           and (not i.serial or (e.entity is not null and e.open_key is null))\n",
         "",
@@ -257,14 +257,14 @@ _SQL = [
         ),
     ),
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "a good fence is remembered, though its command is refused",
         "then greatest(e.fence, i.fence) else e.fence end,",
         "and n.attempt is not null then greatest(e.fence, i.fence) else e.fence end,",
         (f"{_STORE}test_a_good_fence_is_remembered_whatever_the_later_rows_say",),
     ),
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "a key of another command is reused, though its rule version is another, too",
         "case when c.policy <> i.policy or c.entity <> i.entity then false\n"
         "                    when c.rules",
@@ -279,7 +279,7 @@ _SQL = [
         (f"{_STORE}test_once_a_fence_was_issued_here_only_the_one_that_is_held_is_admitted",),
     ),
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "a fence of an outside issuer raises no counter that is kept here",
         "case when e.held is null and i.issuer_here is not true",
         "case when true",
@@ -300,21 +300,21 @@ _SQL = [
         (f"{_STORE}test_so_does_the_first_on_an_entity_of_which_no_outside_fence_was_seen",),
     ),
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "at its deadline a command is unknown",
         "when c.deadline <= v_now then 'unknown'",
         "when c.deadline < v_now then 'unknown'",
         (f"{_STORE}test_the_deadline_itself_is_already_unknown",),
     ),
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "a stale command leaves evidence",
         "             where j.stale\n",
         "             where false\n",
         (f"{_STORE}test_a_lower_fence_is_refused_with_evidence_and_an_equal_one_passes",),
     ),
     Mutant(
-        "migrations/0018_floods.sql",
+        "migrations/0019_floods.sql",
         "entities are locked before anything is judged",
         "        for no key update of e;",
         "        for key share of e;",

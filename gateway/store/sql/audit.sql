@@ -1,6 +1,6 @@
 -- name: append
 -- guard: append-only; a row that is there already (the same id, or the same attempt and event)
--- stays as it is, and equal ones share a row once there are many (see migrations/0018).
+-- stays as it is, and equal ones share a row once there are many (see migrations/0019).
 -- $1 tenant, $2 id for a row without attempt, $3 event, $4 principal, $5 policy, $6 entity, $7 key,
 -- $8 fence, $9 high-water mark, $10 attempt, $11 job, $12 request id, $13 fingerprint, $14 reason.
 select gateway.refuse(

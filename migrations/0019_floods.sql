@@ -203,7 +203,10 @@ begin
                (extract(epoch from c.deadline - v_now) * 1000)::bigint as remaining_ms,
                c.status, c.headers, c.body, c.settled_by, c.evidence_status,
                c.unknown as c_unknown, c.upstream_key as c_upstream_key,
-               (extract(epoch from v_now - c.admitted_at) * 1000)::bigint as age_ms,
+               (extract(epoch from v_now - case
+                   when c.unknown = 'resend' and c.settled_at is null and c.deadline <= v_now
+                   then gateway.first_sent(c.tenant, c.key_digest, c.admitted_at)
+                   else c.admitted_at end) * 1000)::bigint as age_ms,
                c.upstream_digest = i.upstream_digest as account_same,
                o.key as o_key,
                case when e.open_until <= v_now then 'unknown' else 'in-flight' end as o_state,
