@@ -27,6 +27,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "forget_audit/2": ("tenants t", _RETENTION),
     "forget_commands/4": ("commands c", _RETENTION),
     "forget_entities/4": ("entities e", _RETENTION),
+    "forget_given_back/1": ("given_back o", _RETENTION),
+    "forget_watched/3": ("watched w", _RETENTION),
     "forget_job_keys/2": ("job_keys o", _RETENTION),
     "forget_jobs/2": ("job_history h", _RETENTION),
     "give_up_overdue/1": ("jobs j", _BACKGROUND),

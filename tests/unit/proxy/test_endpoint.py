@@ -46,7 +46,10 @@ class Cut:
     async def _take(self, *_: object) -> Admissible:
         client: Any = None
         made = Call(
-            command("k", by=attempt(0)), rules(), client, Request(b"POST", b"/", ()), 0, "t"
+            *(command("k", by=attempt(0)), rules(), client, Request(b"POST", b"/", ())),
+            wait_s=0,
+            tenant_name="t",
+            barred=lambda: None,
         )
         return Admissible(Identity("r-1"), made)
 
