@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from gateway.store.commands import CommandStore
 from gateway.store.database import Database
 from gateway.store.tenants import list_tenants
 from tests.kit.db import execute
+from tests.kit.typed import Done, type_in
 
 __all__ = ["Done", "Made", "fencegate", "move_clock", "on", "settled", "unknown"]
 
@@ -146,32 +145,13 @@ async def _command(database: Database, key: str, **values: object) -> Command:
     return Command(**{**defaults, **values})  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a command line printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-
 def fencegate(
     *arguments: str, dsn: str | None = None, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> Done:
     """Type a command. Of this process's ``FENCEGATE_`` variables it sees none."""
     own = {k: v for k, v in os.environ.items() if not k.upper().startswith("FENCEGATE_")}
-    own["PYTHONPATH"] = str(ROOT)
     if dsn is not None:
         own["FENCEGATE_DATABASE_URL"] = dsn
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *arguments],
-        env={**own, **(env or {})},
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+    done = type_in(arguments, {**own, **(env or {})}, cwd)
+    assert "Traceback" not in done.err, done.err
+    return done
