@@ -1,11 +1,12 @@
-"""The endpoints. Nothing here looks at an idempotency key or a fence: that is the point."""
+"""The endpoints. Nothing here looks at an idempotency key or a fence: that is the point. Only where
+it is told to deduplicate, it does so by ``Client-Reference``."""
 
 import asyncio
 import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from .ledger import SHOWN, Ledger
+from .ledger import SHOWN, Ledger, Used
 from .switches import BadSwitch, Behaviour, Switches, parse
 
 __all__ = ["HANG_UP", "build"]
@@ -45,9 +46,11 @@ class _NoAnswer(Response):
             pass  # the server must have seen the end, or it would send a 500 of its own
 
 
-def build(ledger: Ledger, switches: Switches, token: str) -> Starlette:
+def build(
+    ledger: Ledger, switches: Switches, token: str, *, deduplicates: bool = False
+) -> Starlette:
     """The application. It closes the ledger when it is shut down."""
-    api = _Api(ledger, switches)
+    api = _Api(ledger, switches, deduplicates)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -73,9 +76,10 @@ def build(ledger: Ledger, switches: Switches, token: str) -> Starlette:
 
 
 class _Api:
-    def __init__(self, ledger: Ledger, switches: Switches) -> None:
+    def __init__(self, ledger: Ledger, switches: Switches, deduplicates: bool) -> None:
         self._ledger = ledger
         self._switches = switches
+        self._once = deduplicates
         self._working: set[asyncio.Task[None]] = set()  # asyncio itself holds tasks only weakly
 
     async def capture(self, request: Request) -> Response:
@@ -114,7 +118,10 @@ class _Api:
         if behaviour.name == "act-later":
             self._act_later(behaviour.seconds, effect)
             return _NoAnswer()
-        number = await run_in_threadpool(self._ledger.append, *effect)
+        try:
+            number = await run_in_threadpool(self._ledger.append, *effect, once=self._once)
+        except Used:
+            return JSONResponse({"error": "this reference names something else"}, 422)
         await asyncio.sleep(behaviour.seconds)
         if behaviour.name == "lose-answer":
             return _NoAnswer()
@@ -128,7 +135,8 @@ class _Api:
 
         async def act() -> None:
             await asyncio.sleep(seconds)
-            await run_in_threadpool(self._ledger.append, *effect)
+            with suppress(Used):
+                await run_in_threadpool(self._ledger.append, *effect, once=self._once)
 
         task = asyncio.create_task(act())
         self._working.add(task)

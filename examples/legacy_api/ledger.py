@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SHOWN", "Ledger"]
+__all__ = ["SHOWN", "Ledger", "Used"]
 
 SHOWN = 1000
 """So many effects, the latest, are listed in one answer."""
@@ -38,6 +38,10 @@ create table if not exists requests (
     caller text not null
 ) strict;
 """
+
+
+class Used(Exception):
+    """The reference names another effect; nothing was done."""
 
 
 class Ledger:
@@ -69,15 +73,33 @@ class Ledger:
             )
 
     def append(
-        self, kind: str, subject: str, body: Mapping[str, Any], caller: str, reference: str | None
+        self,
+        kind: str,
+        subject: str,
+        body: Mapping[str, Any],
+        caller: str,
+        reference: str | None,
+        *,
+        once: bool = False,
     ) -> int:
         """Do the thing: one more effect, never undone. Its number. ``reference``: whatever the
-        caller calls it; it is kept, and twice the same is two effects."""
+        caller calls it; it is kept, and twice the same is two effects. With ``once`` it is the
+        first one's number instead. Raises ``Used`` where that was something else."""
+        wanted = (kind, subject, json.dumps(body, sort_keys=True))
         with self._transaction() as db:
+            if once and reference is not None:
+                first = db.execute(
+                    "select id, kind, subject, body from effects where reference = ? order by id",
+                    (reference,),
+                ).fetchone()
+                if first is not None and tuple(first[1:]) != wanted:
+                    raise Used
+                if first is not None:
+                    return int(first[0])
             done = db.execute(
                 "insert into effects (at, kind, subject, body, caller, reference)"
                 " values (?, ?, ?, ?, ?, ?)",
-                (_now(), kind, subject, json.dumps(body, sort_keys=True), caller, reference),
+                (_now(), *wanted, caller, reference),
             )
             assert done.lastrowid is not None
             return done.lastrowid

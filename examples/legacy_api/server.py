@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         print(f"legacy-api: {error}", file=sys.stderr)
         return 2
     listener = socket.create_server((arguments.host, arguments.port))
-    app = build(Ledger(arguments.ledger), switches, token)
+    app = build(Ledger(arguments.ledger), switches, token, deduplicates=arguments.deduplicate)
     host, port = listener.getsockname()[:2]
     print(f"legacy-api listening on http://{host}:{port} (ledger: {arguments.ledger})", flush=True)
     config = uvicorn.Config(
@@ -66,5 +66,10 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=9001, help="0: any free one")
     parser.add_argument(
         "--ledger", type=Path, default=Path("legacy-ledger.sqlite3"), help="the SQLite file"
+    )
+    parser.add_argument(
+        "--deduplicate",
+        action="store_true",
+        help="answer a second POST with the same Client-Reference as the first, without an effect",
     )
     return parser.parse_args(argv)

@@ -101,6 +101,29 @@ def test_every_post_is_one_more_effect_whatever_its_key(api: Api) -> None:
     ]
 
 
+def test_told_to_deduplicate_it_acts_once_for_a_reference(start: Callable[..., Api]) -> None:
+    api = start(str(examples_dir() / "legacy_api"), "--deduplicate")
+    named = {"Client-Reference": "r-1"}
+    api.switch("lose-answer")
+    with pytest.raises(httpx.RemoteProtocolError):
+        api.capture(**named)
+    again = [api.capture(**named) for _ in range(2)]
+    assert [(each.status_code, each.json()["id"]) for each in again] == [(201, "capture_1")] * 2
+    other = api.client.post(CAPTURE, json={**BODY, "amount": 1}, headers=named)
+    assert other.status_code == 422
+    assert api.effects() == 1
+    assert api.capture(**{"Client-Reference": "r-2"}).json()["id"] == "capture_2"
+    assert [api.capture().json()["id"] for _ in range(2)] == ["capture_3", "capture_4"]
+
+
+def test_told_to_deduplicate_it_acts_once_for_many_at_once(start: Callable[..., Api]) -> None:
+    api = start(str(examples_dir() / "legacy_api"), "--deduplicate")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: api.capture(**{"Client-Reference": "r"}), range(8)))
+    assert {each.json()["id"] for each in answers} == {"capture_1"}
+    assert api.effects() == 1
+
+
 def test_an_invoice_shows_what_was_captured(api: Api) -> None:
     api.capture()
     api.capture()
