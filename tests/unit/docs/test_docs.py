@@ -15,6 +15,7 @@ from gateway.cli.main import _parser
 from gateway.core.command import SettleResult
 from gateway.core.decide import Decision
 from gateway.core.egress import SEALED
+from gateway.core.evidence import Probed
 from gateway.core.jobs import JobState
 from gateway.core.problems import PREFIX, TYPES
 from gateway.core.settle import Outcome
@@ -141,15 +142,57 @@ def test_every_metric_is_listed() -> None:
     expected = [name for name in rendered if not name.endswith("_created")]
     assert [words(row[0])[0] for row in table] == expected
     assert set(words(table[3][2])) == set(get_args(SettleResult))
+    (probes,) = [row for row in table if words(row[0]) == ["fencegate_probes_total"]]
+    values = probes[2].partition(". ")[0]
+    assert sorted(words(values)) == sorted(get_args(Probed))
 
 
 def test_every_log_field_is_listed() -> None:
-    named = {
-        name
-        for row in rows(section(read("docs/wire.md"), "## Log lines"))
-        for name in words(row[0])
-    }
+    table = rows(section(read("docs/wire.md"), "## Log lines").partition("\n### ")[0])
+    named = {name for row in table for name in words(row[0])}
     assert named == {each.name for each in fields(Decided)}
+
+
+def test_every_log_event_is_listed() -> None:
+    table = rows(section(read("docs/wire.md"), "### Events"))
+    named = [name for row in table for name in words(row[0])]
+    written = {name for file in _GATEWAYS for name in _events(file)}
+    assert len(written) > 30
+    assert sorted(named) == sorted(written | {"log"})  # a library's own lines have that name
+
+
+# A worker logs with its own owner's logger, and what the drill prints is no log.
+_GATEWAYS = [
+    file
+    for file in (ROOT / "gateway").rglob("*.py")
+    if file.relative_to(ROOT / "gateway").parts[0] not in ("worker", "drill", "demo", "faultkit")
+]
+_WRITERS = {"event": 1, "_write": 1, "_Bounded": 2}  # the first so many arguments are names
+
+
+def _events(file: Path) -> Iterator[str]:
+    """The names of events that a module writes, or has written."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            names = node.args[: _WRITERS.get(called, 0)]
+            if called.endswith("refuse"):
+                names += [each.value for each in node.keywords if each.arg == "event"]
+            for name in names:
+                yield from _texts(name)
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression may be."""
+    match node:
+        case ast.Constant(str(text)):
+            yield text
+        case ast.IfExp():
+            yield from _texts(node.body)
+            yield from _texts(node.orelse)
+        case _:
+            pass
 
 
 # --- docs/limits.md -------------------------------------------------------------------------------
