@@ -191,7 +191,7 @@ class CommandModel(_Model):
     """Statuses that prove nothing: the outcome is unknown."""
     send_key: _SentName | None = None
     """Sends a derived key under this name, the same at every attempt. Only for upstreams that
-    deduplicate by it."""
+    deduplicate by it, or keep it and can be asked for it."""
     send_fence: _SentName | None = None
     """Sends the fence under this name."""
     pass_authorization: bool = False

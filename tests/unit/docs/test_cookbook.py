@@ -51,6 +51,7 @@ def test_every_kind_of_api_has_a_recipe() -> None:
         "tools",
         "plant",
         "ledger",
+        "once",
     }
 
 
