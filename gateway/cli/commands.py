@@ -64,9 +64,10 @@ def register(subparsers: Subparsers) -> None:
     group = add_group(
         subparsers,
         "commands",
-        summary="list, show and resolve commands",
+        summary="list, show, resolve and erase commands",
         details="A command is a request that the gateway admitted under its idempotency key. One\n"
-        "whose outcome is unknown holds its entity until `resolve` says what became of it.",
+        "whose outcome is unknown holds its entity until `resolve` says what became of it.\n"
+        "`erase` lets the recorded answer of a settled one go; its key goes on protecting.",
         example="fencegate commands list --state unknown",
     )
     _register_list(group)
@@ -88,7 +89,8 @@ def register(subparsers: Subparsers) -> None:
         summary="decide an unknown command, after looking at the upstream",
         details="--executed: it happened; its key answers so for good, the entity is free.\n"
         "--not-executed: it did not happen and will not; the key may be sent again. That can\n"
-        "be known only when settle_delay_s has passed since the command's deadline.",
+        "be known only when settle_delay_s has passed since the command's deadline: look then,\n"
+        "not before, since what you look at may still be acting.",
         example="fencegate commands resolve pay-17 --tenant billing --executed \\\n"
         "      --reason 'the ledger shows payment 4711'",
     )
