@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from typing import get_args
 
+from gateway.core.problems import TYPES
 from gateway.faultkit.rules import Action, Rule
 from gateway.faultkit.script import Do, Line
 from gateway.faults import POINTS
@@ -41,6 +42,21 @@ def test_tests_that_are_named_exist() -> None:
         if not (ROOT / file).is_file() or name not in _functions(ROOT / file)
     ]
     assert missing == []
+
+
+def test_what_is_heard_is_a_problem_of_that_status() -> None:
+    heard = [
+        (int(status), name)
+        for row in rows(section(read(PAGE), "## I see this. What do I do?"))
+        for status, names in re.findall(r"(\d{3}) ((?:`[a-z-]+`(?:, )?)+)", row[0])
+        for name in words(names)
+    ]
+    assert len(heard) > 15
+    known = {(kind.status, name) for name, kind in TYPES.items()}
+    assert [each for each in heard if each not in known] == []
+    # What remains is a mistake in the request, which the answer itself says how to mend.
+    untold = {name for name, kind in TYPES.items() if kind.status >= 500} - {n for _, n in heard}
+    assert untold == set()
 
 
 def test_rules_and_answers_are_explained() -> None:
