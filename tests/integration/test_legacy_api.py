@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.core.secret import revealed
 from gateway.policy import Match, load
 from gateway.resources import examples_dir, policies_dir
 
@@ -293,7 +294,7 @@ def test_its_policy_loads_and_names_its_commands(tmp_path: Path) -> None:
         assert match.command.name == name
         assert match.command.rules.fence == "required"
         assert match.target(b"") == path.encode()
-        assert match.upstream.headers == ((b"Authorization", f"Bearer {TOKEN}".encode()),)
+        assert revealed(match.upstream.headers) == ((b"Authorization", f"Bearer {TOKEN}".encode()),)
 
 
 def test_a_reference_is_kept_and_finds_its_effects(api: Api) -> None:
