@@ -201,7 +201,16 @@ def _read(file: Path | None, table: str, parse: Callable[[Mapping[str, object]],
     lines = found.get(table)
     if set(found) != {table} or not isinstance(lines, list):
         raise ConfigurationError(f"{file} has to hold [[{table}]] and nothing else")
-    return [parse(each) for each in lines]
+    return [_one(f"{file}: {table}[{n}]", each, parse) for n, each in enumerate(lines)]
+
+
+def _one(place: str, line: object, parse: Callable[[Mapping[str, object]], T]) -> T:
+    if not isinstance(line, dict):
+        raise ConfigurationError(f"{place} is {line!r}; write a table")
+    try:
+        return parse(line)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}: {error}") from error
 
 
 def _address(value: str) -> tuple[str, int]:

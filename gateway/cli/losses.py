@@ -77,9 +77,13 @@ def _acknowledge(options: argparse.Namespace) -> int:
 
     count = on_database(work)
     if count == 0:
-        print("fencegate: no loss is open; nothing is to be acknowledged", file=sys.stderr)
+        print(
+            "fencegate: no loss is open; `fencegate losses --all` lists those that were "
+            "acknowledged. If a gateway answers rows-lost still, wait two seconds",
+            file=sys.stderr,
+        )
         return 1
-    print(f"{count} losses acknowledged; running gateways go on within a second or two")
+    print(f"{count} {'loss' if count == 1 else 'losses'} acknowledged; running gateways go on within a second or two")
     return 0
 
 

@@ -17,6 +17,9 @@ Route = Callable[[Mapping[str, object]], object]
 _BODY_LIMIT = 1 << 20
 """Bytes; a rule or an answer is some hundred."""
 
+_LENGTH_DIGITS = 18
+"""More are no length, and Python reads some thousand only."""
+
 
 class Control:
     """``routes``: by ``"GET /rules"``. Whoever reaches it may break things: listen on loopback."""
@@ -64,23 +67,30 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: it is asked for what it knows."""
 
     def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
         route = self.server.routes.get(f"{self.command} {self.path}")
-        if length > _BODY_LIMIT:
-            self.close_connection = True
-            self._answer(413, {"error": f"send at most {_BODY_LIMIT} bytes"})
+        body = self._body()
+        if body is None:
             return
-        body = self.rfile.read(length)
         if route is None:
             self._answer(404, {"error": f"there are {', '.join(self.server.routes)}"})
             return
         try:
-            document = json.loads(body) if body else {}
-            if not isinstance(document, dict):
-                raise ConfigurationError("send a JSON object")
-            self._answer(200, route(document))
-        except (ValueError, ConfigurationError) as error:
+            self._answer(200, route(_object(body)))
+        except ConfigurationError as error:
             self._answer(400, {"error": str(error)})
+
+    def _body(self) -> bytes | None:
+        """``None`` where the request was refused: where it ends is not known, or too far away."""
+        length = self.headers.get("Content-Length") or "0"
+        if not (length.isascii() and length.isdigit()):
+            self.close_connection = True
+            self._answer(400, {"error": "send the body with its Content-Length in bytes"})
+        elif len(length) > _LENGTH_DIGITS or int(length) > _BODY_LIMIT:
+            self.close_connection = True
+            self._answer(413, {"error": f"send at most {_BODY_LIMIT} bytes"})
+        else:
+            return self.rfile.read(int(length))
+        return None
 
     def _answer(self, status: int, document: object) -> None:
         body = json.dumps(document).encode() + b"\n"
@@ -89,3 +99,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _object(body: bytes) -> Mapping[str, object]:
+    try:
+        document = json.loads(body) if body else {}
+    except (ValueError, RecursionError):  # the second: too many levels
+        document = None
+    if not isinstance(document, dict):
+        raise ConfigurationError("send a JSON object")
+    return document

@@ -46,13 +46,22 @@ class _Ended(Exception):
 
 class _Link:
     """One connection. ``sent``: what its client sent; ``heard``: what the target answered; ``due``:
-    the rules that its next answers meet."""
+    the rules that its next answers meet; ``met``: the one that the present answer meets, of which
+    some has come where ``answering``."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
         self.heard = bytearray()
         self.was_cut = False
         self.due: deque[Struck] = deque()
+        self.met: Struck | None = None
+        self.answering = False
+
+    def asks(self) -> None:
+        """Its client sends: what comes behind an answer that has begun is another request, and the
+        answer to that is none of the rule's."""
+        if self.answering:
+            self.answering, self.met = False, None
 
 
 class FaultProxy:
@@ -208,6 +217,7 @@ class FaultProxy:
         """Pass requests on until the client's end, which is passed on unless it was cut."""
         while chunk := await chunks.get():
             await self._open.wait()
+            link.asks()
             link.due += self._met(chunk)
             await _write(out, chunk)  # gone; its answers are still read
         await self._open.wait()
@@ -219,30 +229,18 @@ class FaultProxy:
         self, link: _Link, chunks: asyncio.Queue[bytes], out: asyncio.StreamWriter
     ) -> None:
         """Pass answers on, each as the rule says that its request has met."""
-        struck: Struck | None = None
         passed = 0
+        shut = False
         while chunk := await chunks.get():
             await self._open.wait()
             if link.due:
-                struck, passed = link.due.popleft(), 0
-            if struck is None:
-                await _write(out, chunk)
-                continue
-            rule = struck.rule
-            if rule.action == "delay":
-                struck.strike()
-                struck = None
-                await asyncio.sleep(rule.delay_ms / 1000)
-                await _write(out, chunk)
-                continue
-            room = max(rule.after - passed, 0)
-            await _write(out, chunk[:room])
-            if passed <= rule.after < passed + len(chunk):
-                _break(rule, out)
-                struck.strike()
+                link.met, passed = link.due.popleft(), 0
+            link.answering = True
+            if link.met is None:
+                await _write(out, b"" if shut else chunk)
+            elif not shut:
+                shut = await _strike(link.met, chunk, passed, out)
             passed += len(chunk)
-            if passed > rule.after and rule.action in ("cut", "reset"):
-                raise _Ended
         await self._open.wait()
         with contextlib.suppress(OSError):
             out.close()
@@ -267,7 +265,29 @@ class FaultProxy:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(_STOP_TIMEOUT_S)
 
 
+async def _strike(struck: Struck, chunk: bytes, passed: int, out: asyncio.StreamWriter) -> bool:
+    """Do to a piece of an answer, of which ``passed`` bytes came before, what the rule says.
+    Whether nothing more can be sent; raises ``_Ended`` where the connection is to end."""
+    rule = struck.rule
+    if rule.action == "delay":
+        if not passed:
+            struck.strike()
+            await asyncio.sleep(rule.delay_ms / 1000)
+        await _write(out, chunk)
+        return False
+    await _write(out, chunk[: max(rule.after - passed, 0)])
+    if not passed <= rule.after < passed + len(chunk):
+        return False
+    _break(rule, out)
+    struck.strike()
+    if rule.action in ("cut", "reset"):
+        raise _Ended
+    return rule.action == "half-close"
+
+
 async def _write(out: asyncio.StreamWriter, chunk: bytes) -> None:
+    if not chunk:  # which would raise behind an end, too
+        return
     with contextlib.suppress(OSError):
         out.write(chunk)
         await out.drain()

@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 
 from gateway.errors import ConfigurationError
 
-__all__ = ["Action", "Rule", "Struck", "parse_rule"]
+__all__ = ["Action", "Rule", "Struck", "encoded", "parse_rule"]
 
 Action = Literal["delay", "cut", "swallow", "half-close", "reset"]
 
@@ -24,8 +24,9 @@ class Rule:
 
     ``delay``: it comes ``delay_ms`` later. The others let ``after`` bytes of it pass; then ``cut``
     ends the connection, ``reset`` ends it without an orderly end, ``half-close`` ends only the
-    direction to the client, and ``swallow`` throws the rest away and tells nobody. ``times``: for
-    so many answers, ``None`` for all.
+    direction to the client, and ``swallow`` throws the rest away and tells nobody. An answer ends
+    where its client sends again after some of it has come; what comes then meets no rule that it
+    has not met itself. ``times``: for so many answers, ``None`` for all.
     """
 
     action: Action
@@ -70,14 +71,23 @@ def parse_rule(document: Mapping[str, object]) -> Rule:
     action, match = document.get("action"), document.get("match", "")
     if action not in get_args(Action):
         raise ConfigurationError(f"action is {action!r}; write {', '.join(get_args(Action))}")
-    if not isinstance(match, str):
+    start = encoded(match)
+    if start is None:
         raise ConfigurationError('match is no text; write the start of a request, "POST /v1/x"')
     delay_ms = _number(document, "delay_ms", 0)
     if (action == "delay") != (delay_ms > 0):
         raise ConfigurationError("delay_ms goes with the action delay, and is above 0 there")
     times = None if document.get("times") == "always" else _number(document, "times", 1)
     after = _number(document, "after", 0)
-    return Rule(cast(Action, action), match.encode(), after, delay_ms, times)
+    return Rule(cast(Action, action), start, after, delay_ms, times)
+
+
+def encoded(text: object) -> bytes | None:
+    """``None`` where it is no text, or one with half a surrogate pair, as JSON may hold."""
+    try:
+        return text.encode() if isinstance(text, str) else None
+    except UnicodeEncodeError:
+        return None
 
 
 def _number(document: Mapping[str, object], name: str, default: int) -> int:

@@ -9,6 +9,7 @@ from typing import Literal, assert_never, cast, get_args
 
 from gateway.errors import ConfigurationError
 from gateway.faultkit.answers import Answer, Gate, cut, gated, hang, respond
+from gateway.faultkit.rules import encoded
 from gateway.faultkit.upstream import Recorded
 
 __all__ = ["Line", "Script", "parse_line"]
@@ -97,21 +98,21 @@ def parse_line(document: Mapping[str, object]) -> Line:
     if effect is not None and not isinstance(effect, bool):
         raise ConfigurationError("effect is true or false")
     return Line(
-        _text(document, "match").encode(),
+        _text(document, "match"),
         cast(Do, do),
         _number(document, "status", 200, 200, 599),
-        _text(document, "body").encode(),
+        _text(document, "body"),
         _number(document, "delay_ms", 0, 0, 3_600_000),
         effect,
         None if document.get("times") == "always" else _number(document, "times", 1, 0, 2**31),
     )
 
 
-def _text(document: Mapping[str, object], name: str) -> str:
-    value = document.get(name, "")
-    if not isinstance(value, str):
-        raise ConfigurationError(f"{name} is {value!r}; write a text")
-    return value
+def _text(document: Mapping[str, object], name: str) -> bytes:
+    text = encoded(document.get(name, ""))
+    if text is None:
+        raise ConfigurationError(f"{name} is {document[name]!r}; write a text")
+    return text
 
 
 def _number(document: Mapping[str, object], name: str, default: int, low: int, high: int) -> int:

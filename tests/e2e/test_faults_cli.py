@@ -34,7 +34,9 @@ class Tool:
         )
         assert self.process.stdout is not None
         self.address = self._said(r"listening on (\S+)")
-        self.control = Caller(self._said(r"control on (\S+)"))
+        control = self._said(r"control on (\S+)")
+        self.control_at = control.removeprefix("http://")
+        self.control = Caller(control)
 
     def _said(self, pattern: str) -> str:
         assert self.process.stdout is not None
@@ -134,6 +136,8 @@ def test_files_say_the_same(tmp_path: Path) -> None:
         ('[[rules]]\naction = "delay"\n', "delay_ms goes with the action delay"),
         ("rules = 1\n", "has to hold [[rules]]"),
         ("[[rules", "cannot be read"),
+        ("rules = [3]\n", "rules.toml: rules[0] is 3; write a table"),
+        ('[[rules]]\naction = "cut"\n[[rules]]\naction = "bite"\n', "rules.toml: rules[1]: action"),
     ],
 )
 def test_a_mistake_in_a_file_names_its_mend(tmp_path: Path, file: str, mend: str) -> None:
@@ -142,6 +146,48 @@ def test_a_mistake_in_a_file_names_its_mend(tmp_path: Path, file: str, mend: str
     done = fencegate("faults", "proxy", "--to", "127.0.0.1:1", "--rules", str(path))
     assert done.code == 2
     assert mend in done.err
+
+
+@pytest.mark.parametrize(
+    ("file", "mend"),
+    [
+        ("answers = [3]\n", "answers.toml: answers[0] is 3; write a table"),
+        ("[[answers]]\nstatus = 99\n", "answers.toml: answers[0]: status is 99"),
+    ],
+)
+def test_a_mistake_in_answers_names_its_place(tmp_path: Path, file: str, mend: str) -> None:
+    path = tmp_path / "answers.toml"
+    path.write_text(file)
+    done = fencegate("faults", "upstream", "--answers", str(path))
+    assert done.code == 2
+    assert mend in done.err
+    assert "Traceback" not in done.err
+
+
+def test_whatever_the_control_is_sent_it_answers_in_one_sentence(upstream: Tool) -> None:
+    for raw in (b"[" * 100_000, b"\xff", b"5", b'{"match": "\\ud800"}', b'{"body": "\\ud800"}'):
+        reply = upstream.control.call("POST", "/answers", (), raw)
+        assert (reply.status, list(reply.json())) == (400, ["error"])
+        assert re.search("send a JSON object|write a text", reply.json()["error"])
+    with tool("proxy", "--to", upstream.address) as proxy:
+        wrong = {"action": "cut", "match": "\ud800"}
+        reply = proxy.control.call("POST", "/rules", (), json.dumps(wrong).encode())
+        assert reply.status == 400
+        assert "match is no text" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [("abc", 400), ("-1", 400), ("\u00b2", 400), ("9" * 5000, 413)]
+)
+def test_a_length_that_is_none_is_answered_too(upstream: Tool, length: str, status: int) -> None:
+    at = http.client.HTTPConnection(upstream.control_at, timeout=10)
+    at.putrequest("POST", "/answers")
+    at.putheader("Content-Length", length.encode("latin-1"))
+    at.endheaders()
+    reply = at.getresponse()
+    assert reply.status == status
+    assert list(json.loads(reply.read())) == ["error"]
+    at.close()
 
 
 def test_the_points_are_listed() -> None:

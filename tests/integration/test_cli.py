@@ -106,6 +106,11 @@ def test_a_wrong_name_password_or_dsn_is_one_line(postgres: Server, database: st
         assert "hush" not in fencegate("audit", dsn=dsn).err
 
 
+def test_with_no_loss_open_it_says_where_to_look(database: str) -> None:
+    done = fencegate("acknowledge-loss", "--reason", "looked", dsn=database)
+    refused(done, 1, "`fencegate losses --all` lists those that were acknowledged")
+
+
 def test_a_misspelt_setting_is_not_passed_over(database: str) -> None:
     done = fencegate("audit", env={"FENCEGATE_DATABSE_URL": database})
     refused(done, 2, "did you mean FENCEGATE_DATABASE_URL")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.faultkit.proxy import FaultProxy
-from gateway.faultkit.rules import Rule
+from gateway.faultkit.rules import Action, Rule
 from tests.kit.faults import until
 
 
@@ -166,6 +166,60 @@ def test_half_close_leaves_the_way_to_the_server(proxy: FaultProxy, server: sock
     assert (exactly(client, 2), client.recv(1)) == (b"an", b"")
     client.sendall(b"more")
     assert exactly(there, 4) == b"more"
+
+
+def test_what_comes_behind_a_half_close_is_dropped_and_the_other_way_stays(
+    proxy: FaultProxy, server: socket.socket
+) -> None:
+    proxy.add(Rule("half-close", b"POST", after=2))
+    client, there = asked(proxy, server)
+    there.sendall(b"an")
+    there.sendall(b"swer")
+    assert (exactly(client, 2), client.recv(1)) == (b"an", b"")
+    until(lambda: proxy.answer_to(b"POST /x") == b"answer", "the rest has come")
+    client.sendall(b"more")
+    assert exactly(there, 4) == b"more"
+    there.sendall(b"and its answer")
+    until(lambda: proxy.answer_to(b"POST /x").endswith(b"its answer"), "that has come too")
+    client.sendall(b"yet more")
+    assert exactly(there, 8) == b"yet more"
+
+
+@pytest.mark.parametrize("action", ["cut", "reset", "half-close", "swallow"])
+def test_a_rule_whose_answer_was_shorter_ends_with_it(
+    proxy: FaultProxy, server: socket.socket, action: Action
+) -> None:
+    struck = proxy.add(Rule(action, b"POST", after=10))
+    client, there = asked(proxy, server)
+    there.sendall(b"short")
+    assert exactly(client, 5) == b"short"
+    client.sendall(b"GET /y")
+    assert exactly(there, 6) == b"GET /y"
+    there.sendall(b"a longer answer")
+    assert exactly(client, 15) == b"a longer answer"
+    assert struck.hits == 0
+
+
+def test_what_is_swallowed_is_one_answer(proxy: FaultProxy, server: socket.socket) -> None:
+    struck = proxy.add(Rule("swallow", b"POST"))
+    client, there = asked(proxy, server)
+    there.sendall(b"answer")
+    struck.wait()
+    client.sendall(b"GET /y")
+    assert exactly(there, 6) == b"GET /y"
+    there.sendall(b"the next")
+    assert exactly(client, 8) == b"the next"
+
+
+def test_a_body_behind_its_head_is_the_same_request(
+    proxy: FaultProxy, server: socket.socket
+) -> None:
+    proxy.add(Rule("cut", b"POST", after=2))
+    client, there = asked(proxy, server)
+    client.sendall(b"body")
+    assert exactly(there, 4) == b"body"
+    there.sendall(b"answer")
+    assert (exactly(client, 2), client.recv(1)) == (b"an", b"")
 
 
 def test_what_is_swallowed_nobody_hears_of(proxy: FaultProxy, server: socket.socket) -> None:
