@@ -32,8 +32,9 @@ def compile_mount(file: Path, model: PolicyModel, env: Variables) -> Mount:
     """``model`` was read from ``file`` and has no mistake left, alone or with others."""
     upstream = _upstream(file, model, env)
     account = _account(model, upstream)
+    named = model.account is not None
     commands = tuple(
-        _command(command, upstream, _digest(upstream, command.send_key, account), env)
+        _command(command, upstream, _digest(upstream, command, account, env, named=named), env)
         for command in model.commands
     )
     return Mount(
@@ -176,17 +177,36 @@ def _account(model: PolicyModel, upstream: Upstream) -> list[bytes]:
         parts = [b"named account", model.account.encode("ascii")]
         written = model.upstream_headers.items()
         fields = {name.encode("ascii"): text.encode() for name, text in written}
+    return [*_sorted(fields), *parts]
+
+
+def _asking(probe: ProbeModel | None, env: Variables, *, written: bool) -> list[bytes]:
+    """The same of a probe's own fields, which go before those of the upstream: a query that reads
+    another account proves nothing about this one. ``written``: as they stand in the file."""
+    if probe is None or not probe.headers:
+        return []
+    if written:
+        fields = {name.encode("ascii"): text.encode() for name, text in probe.headers.items()}
+    else:
+        fields = dict(revealed(_fields(probe.headers, env)))
+    return [b"probe headers", *_sorted(fields)]
+
+
+def _sorted(fields: Mapping[bytes, bytes]) -> list[bytes]:
+    """Names and values in turn."""
     lines = sorted((name.lower(), value) for name, value in fields.items())
-    return [*(part for line in lines for part in line), *parts]
+    return [part for line in lines for part in line]
 
 
-def _digest(upstream: Upstream, send_key: str | None, account: list[bytes]) -> bytes:
+def _digest(
+    upstream: Upstream, model: CommandModel, account: list[bytes], env: Variables, *, named: bool
+) -> bytes:
     """16 bytes that change when a key sent again would reach another account, or no longer count
-    as that key."""
+    as that key, and when its outcome would be asked of another."""
     digest = blake2b(digest_size=16, person=b"fg-account")
     parts = [upstream.scheme.encode(), upstream.host.encode(), b"%d" % upstream.port, upstream.base]
-    parts.append((send_key or "").lower().encode("ascii"))
-    for part in parts + account:
+    parts.append((model.send_key or "").lower().encode("ascii"))
+    for part in (*parts, *account, *_asking(model.probe, env, written=named)):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.digest()

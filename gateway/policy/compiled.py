@@ -50,7 +50,8 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class CompiledCommand:
-    """One kind of command. ``upstream_digest``: 16 bytes over upstream, account and key header.
+    """One kind of command. ``upstream_digest``: 16 bytes over upstream, account, key header
+    and the probe's fields.
     ``decisive``: the fields, in lower case, on which anything about the command depends.
     ``send_key``, ``send_fence``: the field that carries it up, as spelled; ``None`` sends none.
     ``probe``: the status query, with the fields that are set on it; they hold credentials."""

@@ -21,16 +21,18 @@ _NOT_REACHED = frozenset({401, 403, 407, 408, 421, 425, 429})
 def within(file: Sketch) -> Iterator[PolicyError]:
     """Mistakes that one file shows."""
     for command in file.commands:
+        yield from _passed(command)
         yield from _resend(command)
         yield from _probe(file, command)
 
 
 def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
     """What is legal and probably not meant."""
-    for command in (command for file in files for command in file.commands):
+    for file, command in ((file, command) for file in files for command in file.commands):
         target = _target(command)
         if target is None:
             continue
+        yield from _other_account(file, command, target)
         if not target.names & {"key", "upstream_key"}:
             yield command.warning(
                 "probe.request",
@@ -44,6 +46,43 @@ def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
                 "goes by the status alone, which a wrong path answers too, and then every unknown "
                 "command would be given back; ask for a list, with items",
             )
+
+
+def _passed(command: CommandSketch) -> Iterator[PolicyError]:
+    """A caller's credential is kept nowhere, and another caller's may lead to another account."""
+    unknown = command.table.get("unknown")
+    if command.table.get("pass_authorization") is not True or unknown not in ("resend", "probe"):
+        return
+    found_out = "sent again with another caller's" if unknown == "resend" else "asked about with no"
+    yield command.error(
+        "pass_authorization",
+        f'with unknown = "{unknown}" an unknown command is {found_out} Authorization, perhaps in '
+        "another account",
+        'put the upstream\'s credential into upstream_headers, or set unknown = "hold"',
+    )
+
+
+def _other_account(
+    file: Sketch, command: CommandSketch, target: Target
+) -> Iterator[PolicyWarning]:
+    """A field of the caller's that tells two commands apart may choose the account, and nothing of
+    the caller's goes with a probe but what its request names."""
+    asked = {place.name for place in target.placeholders if place.source == "header"}
+    own = command.inner("probe", "headers")
+    sent = {name.lower() for name in (*asked, *file.header_names, *_keys(own))}
+    listed = command.inner("fingerprint", "headers")
+    for name in listed if isinstance(listed, list) else ():
+        if isinstance(name, str) and name.lower() not in sent:
+            yield command.warning(
+                "probe.request",
+                f"asks without {name}, which fingerprint.headers lists: if it chooses an account, "
+                "absent there proves nothing here; ask with {header."
+                f'{name}}} in the query, or set unknown to "resend" or "hold"',
+            )
+
+
+def _keys(table: object) -> list[str]:
+    return [key for key in table if isinstance(key, str)] if isinstance(table, dict) else []
 
 
 def _resend(command: CommandSketch) -> Iterator[PolicyError]:

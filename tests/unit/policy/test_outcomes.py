@@ -13,6 +13,7 @@ from tests.unit.policy.conftest import Errors, Load
 from tests.unit.policy.texts import command, policy
 
 PROOF = '{ status = [200], where = "/data", items = "some" }'
+LISTED = "fingerprint.headers = ['Stripe-Account']"
 NONE = '{ status = [200], where = "/data", items = "none" }'
 
 
@@ -21,8 +22,10 @@ def probing(
     applied: str = PROOF,
     absent: str = NONE,
     more: str = "",
+    before: str = "",
 ) -> str:
     lines = [
+        before,
         "unknown = 'probe'",
         "send_key = 'X-Reference'",
         "[commands.probe]",
@@ -67,6 +70,17 @@ def test_a_resend_is_compiled(load_text: Load) -> None:
         (policy(command(more="resend_within_s = 60")), "resend_within_s", "has no use"),
         (policy(command(more="resend_conflict = [409]")), "resend_conflict", "has no use"),
         (policy(command(more="resend_within_s = 9")), "resend_within_s", "at least 10"),
+        (probing(before="pass_authorization = true"), "pass_authorization", "asked about with no"),
+        (
+            policy(
+                command(
+                    more="unknown = 'resend'\nsend_key = 'K'\nresend_within_s = 60\n"
+                    "pass_authorization = true"
+                )
+            ),
+            "pass_authorization",
+            "sent again with another caller's",
+        ),
         (probing("POST /v1/found"), "probe.request", "must change nothing"),
         (probing("GET v1"), "probe.request", "must change nothing"),
         (probing("GET //v1"), "probe.request", "empty segment"),
@@ -132,6 +146,7 @@ def _lines(request: str) -> str:
         (probing("GET /v1/found"), "probe.request"),
         (probing("GET /v1/found?e={entity}"), "probe.request"),
         (probing(absent="{ status = [404] }"), "probe.absent"),
+        (probing(before="fingerprint.headers = ['Stripe-Account']"), "probe.request"),
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(load_text: Load, text: str, field: str) -> None:
@@ -191,3 +206,42 @@ def test_a_command_that_could_not_be_asked_about_is_refused(
 def test_a_stray_target_says_where() -> None:
     with pytest.raises(TargetError, match="must change nothing"):
         parse_target("DELETE /v1")
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        (probing("GET /v1/found?k={key}&a={header.stripe-account}", before=LISTED), False),
+        (probing(more="headers = { stripe-account = 'acct_1' }", before=LISTED), False),
+        (probing(before=LISTED) + "[upstream_headers]\nStripe-Account = 'acct_1'\n", False),
+        (probing("GET /v1/found?k={key}&a={header.X-Other}", before=LISTED), True),
+        (policy(command(more="unknown = 'hold'\n" + LISTED)), False),
+    ],
+)
+def test_a_listed_field_that_the_query_does_not_ask_with_is_a_warning(
+    load_text: Load, text: str, warned: bool
+) -> None:
+    found = [str(each) for each in load_text(text).warnings]
+    assert [("asks without Stripe-Account" in each) for each in found] == [True] * warned
+
+
+def test_the_fields_of_a_probe_are_part_of_the_account_that_is_asked(load_text: Load) -> None:
+    def of(headers: str, env: str = "one", account: str = "") -> bytes:
+        table = f"headers = {{ {headers} }}" if headers else ""
+        text = probing(more=table).replace("[[commands]]", f"{account}\n[[commands]]", 1)
+        (compiled,) = load_text(text, {"READ": env}).commands()
+        return compiled.upstream_digest
+
+    token, named = "Authorization = 'Bearer ${READ}'", "account = 'main'"
+    first = of(token)
+    assert of(token.replace("Authorization", "authorization")) == first
+    others = [
+        of(""),
+        of(token, env="two"),
+        of("Account-Of = 'acct_2'"),
+        of("", account=named),
+        of(token, account=named),
+        of(token + ", Account-Of = 'acct_2'", account=named),
+    ]
+    assert len({first, *others}) == 7
+    assert of(token, env="two", account=named) == others[4]
