@@ -83,7 +83,9 @@ def _acknowledge(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    print(f"{count} {'loss' if count == 1 else 'losses'} acknowledged; running gateways go on within a second or two")
+    print(
+        f"{count} {'loss' if count == 1 else 'losses'} acknowledged; running gateways go on within a second or two"
+    )
     return 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Observed", "Pooling", "Standby", "Verdict", "diagnose"]
+__all__ = ["Finding", "Observed", "Pooling", "Standby", "Verdict", "awaited", "diagnose"]
 
 Verdict = Literal["ok", "warning", "fails"]
 
@@ -171,19 +172,9 @@ def _standbys(o: Observed) -> _Result:
             f"synchronous_standby_names = {names}; standbys: {listed}",
             "G1, G2, G4: whether one is in step cannot be seen; grant this role pg_monitor",
         )
-    in_step = [s for s in o.standbys if s.sync_state in ("sync", "quorum")]
-    if names and not in_step:
-        return _result(
-            "fails",
-            f"synchronous_standby_names = {names}; standbys: {listed or 'none'}",
-            "G6: every commit waits for a standby that is not there, and commands are refused "
-            "until it is back",
-        )
     if names:
-        return _result(
-            "ok",
-            f"synchronous_standby_names = {names}; standbys: {listed}",
-            "G1, G2, G4: a failover to one of them loses nothing",
+        return _synchronous(
+            names, o.standbys, f"synchronous_standby_names = {names}; standbys: {listed or 'none'}"
         )
     if o.standbys:
         return _result(
@@ -198,6 +189,42 @@ def _standbys(o: Observed) -> _Result:
         "G1, G2, G4: nothing can be lost in a failover, and there is none; restoring a backup "
         "loses what came after it",
     )
+
+
+def _synchronous(names: str, standbys: tuple[Standby, ...], found: str) -> _Result:
+    """The server shows ``quorum`` for every candidate of ``ANY`` that streams, and ``sync`` for
+    those of ``FIRST`` that it waits for now."""
+    in_step = [s.name for s in standbys if s.sync_state in ("sync", "quorum")]
+    any_of, needed = awaited(names)
+    if len(in_step) < needed:
+        return _result(
+            "fails",
+            found,
+            f"G6: every commit waits for {needed} in step, and there "
+            f"{'is' if len(in_step) == 1 else 'are'} {len(in_step)}; commands are refused until "
+            "they are back",
+        )
+    if any_of and len(in_step) > needed:
+        return _result(
+            "warning",
+            found,
+            f"G1, G2, G4: a commit is on {needed} of {len(in_step)}, so only the one furthest "
+            f"ahead of at least {len(in_step) - needed + 1} has everything: see that a failover "
+            "compares them, or write FIRST",
+        )
+    return "ok", found, f"G1, G2, G4: a failover to {' or '.join(in_step)} loses nothing"
+
+
+def awaited(names: str) -> tuple[bool, int]:
+    """Whether any of those that ``synchronous_standby_names`` lists do, and how many a commit
+    waits for: ``ANY n (…)``, ``FIRST n (…)``, ``n (…)``, or a plain list, of which one."""
+    counted = _COUNTED.match(names)
+    if counted is None:
+        return False, 1
+    return (counted[1] or "").upper() == "ANY", int(counted[2])
+
+
+_COUNTED = re.compile(r"\s*(?:(ANY|FIRST)\s+)?([0-9]+)\s*\(", re.IGNORECASE)
 
 
 def _wal_level(o: Observed) -> _Result:

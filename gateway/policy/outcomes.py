@@ -62,9 +62,7 @@ def _passed(command: CommandSketch) -> Iterator[PolicyError]:
     )
 
 
-def _other_account(
-    file: Sketch, command: CommandSketch, target: Target
-) -> Iterator[PolicyWarning]:
+def _other_account(file: Sketch, command: CommandSketch, target: Target) -> Iterator[PolicyWarning]:
     """A field of the caller's that tells two commands apart may choose the account, and nothing of
     the caller's goes with a probe but what its request names."""
     asked = {place.name for place in target.placeholders if place.source == "header"}

@@ -92,6 +92,20 @@ UNKNOWNS = [
     ),
     Mutant(
         "gateway/policy/compile.py",
+        "a query with other fields asks the same account",
+        'return [b"probe headers", *_sorted(fields)]',
+        "return []",
+        (f"{_POLICY}test_the_fields_of_a_probe_are_part_of_the_account_that_is_asked",),
+    ),
+    Mutant(
+        "gateway/policy/outcomes.py",
+        "a caller's credential goes with what is asked about",
+        "        yield from _passed(command)\n",
+        "",
+        (f"{_POLICY}test_a_mistake_names_its_place",),
+    ),
+    Mutant(
+        "gateway/policy/compile.py",
         "an account with another name is another account",
         'parts = [b"named account", model.account.encode("ascii")]',
         'parts = [b"named account"]',

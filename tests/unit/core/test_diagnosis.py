@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.diagnosis import Observed, Standby, diagnose
+from gateway.core.diagnosis import Observed, Standby, awaited, diagnose
 
 SETTINGS = {
     "fsync": "on",
@@ -42,6 +42,10 @@ GOOD = Observed(
 )
 
 
+SYNC = Standby("b", "streaming", "sync")
+QUORUM = Standby("b", "streaming", "quorum")
+
+
 def session(**changed: str) -> Observed:
     return replace(GOOD, session={**SETTINGS, **changed})
 
@@ -68,6 +72,17 @@ WRONG: dict[str, tuple[Observed, str, str]] = {
     "lagging": (standbys(Standby("b", "streaming", "async")), "standbys", "warning"),
     "absent": (standbys(names="b"), "standbys", "fails"),
     "only async": (standbys(Standby("c", "streaming", "async"), names="b"), "standbys", "fails"),
+    "too few of FIRST": (
+        standbys(SYNC, Standby("c", "catchup", "potential"), names="FIRST 2 (b, c)"),
+        "standbys",
+        "fails",
+    ),
+    "too few of ANY": (standbys(QUORUM, names="ANY 2 (b, c, d)"), "standbys", "fails"),
+    "any of more": (
+        standbys(QUORUM, Standby("c", "streaming", "quorum"), names="any 1 (b, c)"),
+        "standbys",
+        "warning",
+    ),
     "not shown": (standbys(Standby("b", None, None), names="b"), "standbys", "warning"),
     "minimal": (session(wal_level="minimal"), "wal_level", "warning"),
     "isolation": (session(default_transaction_isolation="serializable"), "isolation", "fails"),
@@ -99,6 +114,9 @@ def test_one_thing_that_is_wrong_is_the_one_that_is_named(name: str) -> None:
         GOOD,
         standbys(Standby("b", "streaming", "sync"), names="b"),
         standbys(Standby("b", "streaming", "quorum"), names="ANY 1 (b, c)"),
+        standbys(SYNC, Standby("c", "streaming", "sync"), names="2 (b, c)"),
+        standbys(SYNC, Standby("c", "streaming", "potential"), names="b, c"),
+        standbys(QUORUM, Standby("c", "streaming", "quorum"), names="ANY 2 (b, c)"),
         session(synchronous_commit="remote_apply"),
         replace(GOOD, pooling="session"),
         replace(GOOD, pooling="transaction"),
@@ -117,3 +135,28 @@ def test_every_check_has_one_line_and_says_what_it_means(name: str) -> None:
     found = list(diagnose(WRONG[name][0]))
     assert len({finding.check for finding in found}) == len(found) == 15
     assert all(finding.found and finding.means for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("*", (False, 1)),
+        ("b", (False, 1)),
+        ("2, b", (False, 1)),  # a standby that is called so
+        ("any_of_them, b", (False, 1)),
+        ('"ANY 2 (b)"', (False, 1)),
+        ("2(b, c, d)", (False, 2)),
+        ("FIRST 3 (*)", (False, 3)),
+        (" first  2 ( b )", (False, 2)),
+        ("ANY 2 (b, c, d)", (True, 2)),
+        ("aNy 10(*)", (True, 10)),
+    ],
+)
+def test_how_many_a_commit_waits_for(names: str, expected: tuple[bool, int]) -> None:
+    assert awaited(names) == expected
+
+
+def test_a_failover_is_said_to_lose_nothing_only_where_it_does() -> None:
+    potential = Standby("c", "streaming", "potential")
+    found = {f.check: f for f in diagnose(standbys(SYNC, potential, names="FIRST 1 (b, c)"))}
+    assert found["standbys"].means.endswith("a failover to b loses nothing")
