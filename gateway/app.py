@@ -178,7 +178,7 @@ class Gateway:
                 Route("/metrics", self._metrics),
                 Route("/openapi.json", self._openapi),
                 Route(FENCES, self._fences(door, shares.fences)),
-                Route(EVIDENCE, self._reports(door, unknowns, shares.evidence)),
+                Route(EVIDENCE, self._reports(door, unknowns, policies, shares.evidence)),
             ]
         )
         self._poll: asyncio.Task[None] | None = None
@@ -251,8 +251,11 @@ class Gateway:
     def _fences(self, door: Door, share: int) -> Fences:
         return Fences(door, FenceStore(self._database, self.witness), self.metrics, at_once=share)
 
-    def _reports(self, door: Door, unknowns: UnknownStore, share: int) -> Reports:
-        return Reports(door, unknowns, self._changed, at_once=share)
+    def _reports(
+        self, door: Door, unknowns: UnknownStore, policies: Policies, share: int
+    ) -> Reports:
+        keep = {c.rules.policy: c.rules.keep_limit for c in policies.commands()}
+        return Reports(door, unknowns, self._changed, keep_limits=keep, at_once=share)
 
     def _changed(self, tenant: int, key_digest: bytes, entity: str | None) -> None:
         """A command was decided by something else than its own attempt."""

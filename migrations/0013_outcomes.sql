@@ -376,23 +376,42 @@ $$;
 -- no longer decide and agrees with the record leaves nothing: a webhook reports every command. What
 -- contradicts it, is about another attempt, or says that a command was executed of which there is none
 -- (its key may have been given back) goes to the audit, once however often it is reported.
+-- That an attempt was executed which was taken over decides as its late answer would (settle); that it
+-- was not says nothing about the one that took over. The body is kept where it is within the keep_limit
+-- of the command's policy: p_policies, p_keep_limits are those that this process has.
 -- Returns what conclude does, and contradicts (settled, and this says not executed) | orphan (none
 -- there, and this says executed).
 create function gateway.report(
     p_tenant int, p_key_digest bytea, p_key text, p_attempt uuid, p_executed boolean, p_reason text,
-    p_principal text, p_request_id text, p_status int, p_headers bytea, p_body bytea
+    p_principal text, p_request_id text, p_status int, p_headers bytea, p_body bytea,
+    p_policies text[], p_keep_limits int[]
 ) returns table (result text, remaining_s int)
 language plpgsql
 as $$
 declare
     v_result text;
     v_left   int;
+    v_judged uuid := p_attempt;
+    v_kept   bytea;
     v_row    gateway.commands;
     v_told   text := (case when p_executed then 'executed: ' else 'not executed: ' end) || p_reason;
 begin
+    -- The locks of conclude, before it: what is read here stays.
+    perform gateway.lock_open(array[p_tenant], array[c.entity], array[c.attempt])
+       from gateway.commands c
+      where c.tenant = p_tenant and c.key_digest = p_key_digest;
+    select * into v_row from gateway.commands c
+     where c.tenant = p_tenant and c.key_digest = p_key_digest
+       for update;
+    if p_executed and p_attempt = any (v_row.earlier) then
+        v_judged := v_row.attempt;
+    end if;
+    select p_body into v_kept
+      from unnest(p_policies, p_keep_limits) as k (policy, keep_limit)
+     where k.policy = v_row.policy and octet_length(p_body) <= k.keep_limit;
     select c.result, c.remaining_s into v_result, v_left from gateway.conclude(
-        p_tenant, p_key_digest, p_attempt, p_executed, 'report', p_reason, p_principal, p_status,
-        p_headers, p_body) as c;
+        p_tenant, p_key_digest, v_judged, p_executed, 'report', p_reason, p_principal, p_status,
+        p_headers, v_kept) as c;
     v_result := case when v_result = 'settled' and not p_executed then 'contradicts'
                      when v_result = 'missing' and p_executed then 'orphan'
                      else v_result end;

@@ -48,7 +48,8 @@ class Deciding(Protocol):
 
 class Reports:
     """The ASGI application of that one path. ``changed`` hears of each command that is decided;
-    ``at_once``: how many may ask the database together, one of them for each command."""
+    ``keep_limits``: bytes of an answer that are kept, by policy; ``at_once``: how many may ask the
+    database together, one of them for each command."""
 
     def __init__(
         self,
@@ -56,11 +57,13 @@ class Reports:
         store: Deciding,
         changed: Callable[[int, bytes, str | None], None],
         *,
+        keep_limits: Mapping[str, int],
         at_once: int,
     ) -> None:
         self._door = door
         self._store = store
         self._changed = changed
+        self._keep_limits = keep_limits
         self._lane = Lane(at_once, _TURN_S)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -87,7 +90,7 @@ class Reports:
             refused = Refused(question.identity, Problem(found.type, found.detail))
             await self._refuse(refused, scope, receive, send)
             return
-        report = _report(question, found)
+        report = _report(question, found, self._keep_limits)
         result = await self._decide(report)
         if isinstance(result, Problem):
             refused = Refused(question.identity, result)
@@ -146,7 +149,7 @@ class Reports:
         )
 
 
-def _report(question: Question, found: Evidence) -> Report:
+def _report(question: Question, found: Evidence, keep_limits: Mapping[str, int]) -> Report:
     who = question.principal
     return Report(
         tenant=who.tenant,
@@ -158,6 +161,7 @@ def _report(question: Question, found: Evidence) -> Report:
         principal=who.name,
         request_id=question.identity.request_id,
         response=found.response,
+        keep_limits=keep_limits,
     )
 
 

@@ -99,7 +99,11 @@ SCHEMAS: Mapping[str, Any] = {
                 "maximum": 599,
                 "description": "Of the upstream's answer, to be replayed; only with executed.",
             },
-            "body": {"type": "string", "description": "Of that answer."},
+            "body": {
+                "type": "string",
+                "description": "Of that answer, none with 204 and 304. Kept up to keep_limit of "
+                "the command's policy.",
+            },
             "content_type": {
                 "type": "string",
                 "maxLength": 255,

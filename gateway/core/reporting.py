@@ -17,6 +17,7 @@ REASON_LIMIT = 1_000
 
 _EXAMPLE = '{"key": "pay-17", "verdict": "executed", "reason": "webhook evt_1"}'
 _BODY_LIMIT = 16 * 2**20
+_EMPTY = frozenset({204, 304})  # RFC 9110 §6.4.1; 1xx are no answers, and out of bounds here
 _MEDIA = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 
@@ -64,6 +65,8 @@ def _response(form: Form, verdict: str) -> Response | None:
         return None
     if verdict != "executed":
         form.wrong("status", "is the answer to a command that was executed; leave it out")
+    if status in _EMPTY and body:
+        form.wrong("body", f"an answer {status} has none; leave it out")
     if media is not None and not (_MEDIA.fullmatch(media)):
         form.wrong("content_type", "send a media type, e.g. application/json")
         media = None

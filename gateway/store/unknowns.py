@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -57,7 +57,8 @@ class Due:
 @dataclass(frozen=True, slots=True)
 class Report:
     """What somebody outside says of a command. ``attempt`` ``None``: of the one that holds the key
-    now. ``response``: what the upstream answered, where that is known."""
+    now. ``response``: what the upstream answered, where that is known; its body is kept only within
+    ``keep_limits``, bytes by policy."""
 
     tenant: int
     key_digest: bytes
@@ -68,6 +69,7 @@ class Report:
     principal: str
     request_id: str
     response: Response | None
+    keep_limits: Mapping[str, int] = field(default_factory=dict)
 
 
 class UnknownStore:
@@ -153,6 +155,7 @@ class UnknownStore:
             _SQL["report"],
             *(r.tenant, r.key_digest, r.key, r.attempt, r.executed, r.reason, r.principal),
             *(r.request_id, *_columns(r.response)),
+            *([*r.keep_limits], [*r.keep_limits.values()]),
         )
         return rows[0]["result"], rows[0]["remaining_s"]
 

@@ -25,7 +25,14 @@ timeout_s = 5
 settle_delay_s = 1
 """
 
-COMMANDS = (HELD,)
+BRIEF = HELD.replace("held", "brief") + "keep_limit = 8\n"
+
+AGAIN = (
+    HELD.replace("held", "again")
+    + 'unknown = "resend"\nsend_key = "X-Ref"\nresend_within_s = 600\n'
+)
+
+COMMANDS = (HELD, BRIEF, AGAIN)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +63,9 @@ def report(scene: Scene, **members: Any) -> Reply:
     )
 
 
-def unknown(scene: Scene) -> None:
+def unknown(scene: Scene, what: str = "held") -> None:
     scene.upstream.next(cut())
-    scene.send(what="held")
+    scene.send(what=what)
 
 
 def wait_until_it_may_be_said(scene: Scene) -> Reply:
@@ -93,6 +100,42 @@ def test_a_reported_answer_is_replayed(scene: Scene) -> None:
     assert (replay.status, replay.outcome, replay.body) == (201, "replayed", b'{"id":"ch_1"}')
     assert replay.one("Gateway-Evidence") == "report"
     assert replay.one("Content-Type") == "application/json"
+
+
+@pytest.mark.parametrize(("body", "kept"), [("12345678", True), ("1234567\u00e4", False)])
+def test_a_reported_answer_is_kept_within_the_limit_of_its_policy(
+    scene: Scene, body: str, kept: bool
+) -> None:
+    unknown(scene, "brief")
+    assert report(scene, verdict="executed", status=201, body=body).status == 200
+    replay = scene.send(what="brief")
+    if kept:
+        assert (replay.status, replay.outcome, replay.body) == (201, "replayed", body.encode())
+    else:
+        assert_problem(replay, "response-not-retained", outcome="rejected")
+        assert replay.one("Gateway-Evidence") == "report"
+        row = scene.row()
+        assert row is not None
+        assert (row["status"], row["body"]) == (201, None)
+
+
+def test_a_report_that_an_attempt_was_executed_which_was_taken_over_decides(scene: Scene) -> None:
+    unknown(scene, "again")
+    row = scene.row()
+    assert row is not None
+    first = str(row["attempt"])
+    unknown(scene, "again")
+    taken = scene.row()
+    assert taken is not None
+    assert str(taken["attempt"]) != first
+    reply = report(scene, verdict="not-executed", attempt=first)
+    assert_problem(reply, "evidence-refused", outcome="rejected", because="changed")
+    assert scene.state() == "unknown"
+    told = report(scene, verdict="executed", attempt=first, status=201, body="{}")
+    assert (told.status, told.json()["result"]) == (200, "resolved")
+    assert report(scene, verdict="executed", attempt=first).json()["result"] == "settled"
+    assert scene.send(what="again").outcome == "replayed"
+    assert scene.send("next", 2, what="held").outcome == "applied"
 
 
 def test_a_report_gives_the_key_back_when_the_upstream_can_act_no_more(scene: Scene) -> None:
@@ -190,6 +233,9 @@ def test_a_report_about_no_command_is_told_so(scene: Scene, verdict: str) -> Non
         ({"verdict": "executed", "attempt": "x"}, "attempt"),
         ({"verdict": "executed", "body": "x"}, "body"),
         ({"verdict": "executed", "status": 99}, "status"),
+        ({"verdict": "executed", "status": 102}, "status"),
+        ({"verdict": "executed", "status": 204, "body": "x"}, "body"),
+        ({"verdict": "executed", "status": 304, "body": "x"}, "body"),
         ({"verdict": "not-executed", "status": 200}, "status"),
         ({"verdict": "executed", "status": 200, "content_type": "a\r\nX: 1"}, "content_type"),
         ({"verdict": "executed", "more": 1}, "more"),

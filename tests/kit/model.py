@@ -360,6 +360,8 @@ class Model:
         """What somebody outside says; ``attempt`` ``None``: of whichever holds the key."""
         row = self.rows.get(_key(command))
         judged = attempt or (row.command.attempt if row is not None else command.attempt)
+        if executed and row is not None and judged in row.earlier:
+            judged = row.command.attempt
         said = self.resolve(replace(command, attempt=judged), executed=executed, by="report")
         if said == "settled" and not executed:
             said = "contradicts"

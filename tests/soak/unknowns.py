@@ -309,4 +309,18 @@ UNKNOWNS = [
         "key_digest=key_digest(bytes(16), found.key),",
         (f"{_REPORT}test_a_report_settles_an_unknown_command_and_is_marked",),
     ),
+    Mutant(
+        _OUTCOMES,
+        "what a report says of an attempt that was taken over is about nothing",
+        "        v_judged := v_row.attempt;",
+        "        v_judged := p_attempt;",
+        (f"{_REPORT}test_a_report_that_an_attempt_was_executed_which_was_taken_over_decides",),
+    ),
+    Mutant(
+        _OUTCOMES,
+        "a reported answer is kept whatever its policy keeps",
+        "and octet_length(p_body) <= k.keep_limit;",
+        "and true;",
+        (f"{_REPORT}test_a_reported_answer_is_kept_within_the_limit_of_its_policy",),
+    ),
 ]

@@ -35,4 +35,5 @@ select gateway.probed($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: report
 -- guard: that of resolve (see migrations/0013).
-select result, remaining_s from gateway.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+select result, remaining_s from gateway.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+                                               $12, $13);
