@@ -83,9 +83,8 @@ def _acknowledge(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    print(
-        f"{count} {'loss' if count == 1 else 'losses'} acknowledged; running gateways go on within a second or two"
-    )
+    what = "1 loss" if count == 1 else f"{count} losses"
+    print(f"{what} acknowledged; running gateways go on within a second or two")
     return 0
 
 

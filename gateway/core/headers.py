@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 
 from gateway.core.model import Headers
 
@@ -21,6 +22,7 @@ __all__ = [
     "encode_lines",
     "end_to_end",
     "folded",
+    "handed_on",
     "last_hop",
     "loops",
     "nominated",
@@ -51,8 +53,8 @@ CONTROL = frozenset(
 """Request fields that speak to the gateway; passed up only where the policy says so."""
 
 LOOP = b"gateway-loop"
-"""In the answer to a loop: the gateway that sent us what we refused, by its name in ``Via``, or
-``other`` where something else did."""
+"""In the answer to a loop: the gateway that sent us what we refused, by its name in ``Via``, and
+which request that was (``handed_on``); or ``other`` where something else did."""
 
 _PSEUDONYM = re.compile(rb"fencegate-[0-9a-f]{12}")
 _COMMENT = re.compile(rb"\((?:[^()\\]|\\.)*\)")
@@ -142,6 +144,16 @@ def last_hop(headers: Headers) -> bytes | None:
         return None
     name = _received_by(_COMMENT.sub(b"", lines[-1]).rpartition(b",")[2])
     return name if _PSEUDONYM.fullmatch(name) else None
+
+
+def handed_on(headers: Headers, method: bytes, target: bytes) -> bytes | None:
+    """By whom a request was handed on, and which: as ``last_hop``, and 16 digits that method and
+    target make. Whoever copies ``Via`` into a request of its own asks for something else."""
+    name = last_hop(headers)
+    if name is None:
+        return None
+    which = blake2b(method + b" " + target, digest_size=8, person=b"fg-loop")
+    return name + b" " + which.hexdigest().encode("ascii")
 
 
 def _received_by(hop: bytes) -> bytes:

@@ -77,7 +77,7 @@ Outcome = NotSent | NotExecuted | Answered | Unknown
 
 def classify(exchange: Exchange, rules: Rules, hop: bytes | None = None) -> Outcome:
     """Judge one exchange by its stage and, where a status was seen, by the policy's lists.
-    ``hop``: under which name it went up, in ``Via``."""
+    ``hop``: how a gateway that refuses it as a loop names it (``headers.handed_on``)."""
     if exchange.stage < Stage.SENDING_HEADERS:
         return NotSent(exchange.fault or "closed")
     if exchange.response is None:
@@ -103,10 +103,12 @@ def _by_status(exchange: Exchange, response: Response, rules: Rules, hop: bytes 
 def _looped(response: Response) -> list[bytes]:
     """Whom a gateway refused with this answer, because the request had come through it before.
 
-    It refuses before it remembers or sends anything. If the refused hop is our own, nobody in
-    between did anything either: whoever acts on a request on the way would have put its own name
-    behind ours. If it is another, that one handed our request on, and what else it did it alone
-    knows. As an answer it would be replayed for ever, long after the route is mended.
+    It refuses before it remembers or sends anything. If what it refused is our own request, nobody
+    in between did anything either: whoever acts on a request on the way would have put its own name
+    behind ours, and whoever copies our fields into a request of its own asks for something else.
+    (A proxy that leaves ``Via`` and the target as they are, and acts by itself, looks like none.)
+    If it is another's, that one handed our request on, and what else it did it alone knows. As an
+    answer it would be replayed for ever, long after the route is mended.
     """
     return values(response.headers, LOOP) if response.status == 508 else []
 

@@ -28,7 +28,7 @@ def within(file: Sketch) -> Iterator[PolicyError]:
 
 def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
     """What is legal and probably not meant."""
-    for file, command in ((file, command) for file in files for command in file.commands):
+    for file, command in ((each, command) for each in files for command in each.commands):
         target = _target(command)
         if target is None:
             continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from gateway.core.command import Command
-from gateway.core.headers import last_hop
+from gateway.core.headers import handed_on
 from gateway.core.model import Rules
 from gateway.core.problems import Problem
 from gateway.proxy.shares import Flight, Held
@@ -50,8 +50,9 @@ class Call:
 
     @property
     def hop(self) -> bytes | None:
-        """Our name in the request's ``Via``."""
-        return last_hop(self.request.headers)
+        """How whoever refuses the request as a loop names it."""
+        sent = self.request
+        return handed_on(sent.headers, sent.method, sent.target)
 
     def resend(self, key: str) -> Call:
         """The same under a new attempt and the key that is recorded: a release may derive another,

@@ -17,7 +17,7 @@ from gateway.core.auth import Principal, Snapshot
 from gateway.core.command import Command
 from gateway.core.fingerprint import key_digest, upstream_key
 from gateway.core.forwarded import NOBODY, Trusted, caller_of, passed_on
-from gateway.core.headers import CONTROL, last_hop, loops, sendable, values
+from gateway.core.headers import CONTROL, handed_on, loops, sendable, values
 from gateway.core.keys import Refusal
 from gateway.core.local import foreign
 from gateway.core.model import Headers, Rules
@@ -159,7 +159,7 @@ class Intake:
         headers: Headers = tuple(scope["headers"])
         identity = identity_of(scope, self.trusted)
         if loops(headers, self.pseudonym):
-            return Refused(identity, _loop(headers), unread=True)
+            return Refused(identity, _loop(scope), unread=True)
         principal = principal_of(self.keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
@@ -462,8 +462,10 @@ def _problem(refusal: Refusal) -> Problem:
     return Problem(refusal.type, refusal.detail, members=dict(refusal.members))
 
 
-def _loop(headers: Headers) -> Problem:
-    hop = last_hop(headers) or b"other"
+def _loop(scope: Mapping[str, Any]) -> Problem:
+    query = scope["query_string"]
+    target = scope["raw_path"] + (b"?" + query if query else b"")
+    hop = handed_on(tuple(scope["headers"]), scope["method"].encode("ascii"), target) or b"other"
     return Problem(
         "loop-detected",
         "Point the policy's upstream at the API itself: this request came through this gateway "

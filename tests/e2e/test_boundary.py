@@ -3,7 +3,9 @@ by whose word a request has gone round in a circle."""
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.kit.client import Caller, Reply, assert_problem
 from tests.kit.db import Server, execute
 from tests.kit.gateway import Scene, Stack, gateway, policy, rows, stack
 from tests.kit.operating import fencegate
-from tests.kit.upstream import closed_port, raw
+from tests.kit.upstream import Answer, Recorded, closed_port, raw, respond
 
 CHARGE = """
 name = "charge"
@@ -216,6 +218,32 @@ def test_a_loop_through_somebody_else_is_unknown(postgres: Server) -> None:
 def test_a_508_that_is_not_about_us_proves_nothing(scene: Scene, head: bytes, outcome: str) -> None:
     scene.upstream.next(raw(b"HTTP/1.1 508 Loop\r\n" + head + b"Content-Length: 1\r\n\r\nx"))
     assert scene.send().outcome == outcome
+
+
+def test_an_api_that_asks_us_with_our_fields_and_relays_our_refusal_has_acted(scene: Scene) -> None:
+    """It hands everything that it was sent on to the request that it makes, our Via too."""
+
+    def acts(request: Recorded) -> Answer:
+        at = http.client.HTTPConnection(urlsplit(scene.stack.gateway.url).netloc, timeout=10)
+        at.putrequest("POST", "/pay/v1/accounts/b/charges", skip_host=True)
+        for name, value in request.headers:
+            at.putheader(name.decode(), value)
+        at.endheaders(request.body)
+        reply = at.getresponse()
+        body = reply.read()
+        at.close()
+        kept = [(name, value) for name, value in reply.getheaders() if name != "content-length"]
+        return respond(reply.status, body, kept, effect=True)
+
+    scene.upstream.script = acts
+    try:
+        reply = scene.send()
+    finally:
+        scene.upstream.script = None
+    assert_problem(reply, "outcome-unknown", outcome="unknown", sent="yes", waits=True)
+    assert reply.json()["upstream"]["status"] == 508
+    assert len(scene.upstream.effects) == 1
+    assert scene.state() == "unknown"
 
 
 def test_a_policy_that_lists_the_status_goes_before_that(postgres: Server) -> None:

@@ -71,6 +71,16 @@ BOUNDARY = [
         (f"{_HEADERS}test_the_last_hop_is_told_where_it_is_a_gateway",),
     ),
     Mutant(
+        "gateway/core/headers.py",
+        "whatever was refused is what we sent",
+        'blake2b(method + b" " + target, digest_size=8',
+        'blake2b(b"", digest_size=8',
+        (
+            f"{_HEADERS}test_a_request_that_was_handed_on_is_named_by_hop_method_and_target",
+            f"{_E2E}test_an_api_that_asks_us_with_our_fields_and_relays_our_refusal_has_acted",
+        ),
+    ),
+    Mutant(
         "gateway/core/settle.py",
         "a loop that was refused to somebody else proves nothing",
         "if refused and refused == [hop]:",

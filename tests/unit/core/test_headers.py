@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from gateway.core.headers import (
     encode_lines,
     end_to_end,
     folded,
+    handed_on,
     last_hop,
     loops,
     nominated,
@@ -178,6 +181,19 @@ def test_anything_else_is_not(via: Headers) -> None:
 )
 def test_the_last_hop_is_told_where_it_is_a_gateway(lines: list[bytes], hop: bytes | None) -> None:
     assert last_hop((*KEPT, *((b"Via", line) for line in lines))) == hop
+
+
+def test_a_request_that_was_handed_on_is_named_by_hop_method_and_target() -> None:
+    via = ((b"Via", b"1.1 " + SELF),)
+    named = handed_on(via, b"POST", b"/pay/x?a=1")
+    assert named is not None
+    assert re.fullmatch(SELF + rb" [0-9a-f]{16}", named)
+    assert (
+        handed_on(((b"via", b"1.0 fred, HTTP/1.1 " + SELF), *KEPT), b"POST", b"/pay/x?a=1") == named
+    )
+    others = [(b"PUT", b"/pay/x?a=1"), (b"POST", b"/pay/x"), (b"POST", b"/PAY/x?a=1")]
+    assert len({named, *(handed_on(via, *other) for other in others)}) == 4
+    assert handed_on((), b"POST", b"/pay/x?a=1") is None
 
 
 # For the store.
