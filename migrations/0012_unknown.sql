@@ -36,7 +36,7 @@ create index watched_due_idx on gateway.watched (due_at);
 
 -- How far gateway.sweep has read the commands, by admitted_at. near: soon after they were admitted.
 -- far: once more when any timeout (an hour at most) is long over, for what was committed so late that
--- the first pass had gone by, and for marks that a clock which stepped back left too far ahead.
+-- the first pass had gone by, or while the clock stepped back, which takes both back with it.
 create table gateway.sweeps (
     name     text not null constraint sweeps_pkey primary key,
     lag      interval not null,

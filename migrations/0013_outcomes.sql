@@ -218,13 +218,14 @@ $$;
 -- good; the slot free or its own; and its key first sent so lately, by whichever command had it, that
 -- the repeat still arrives within p_within_ms. Its key is the one that was recorded.
 -- What was heard before stays in the audit: the row's evidence is that of its attempt.
--- Returns: taken (also where this very attempt did so before) | changed (admit again) | refused.
+-- Returns: taken (also where this very attempt did so before), with all attempts before it, the oldest
+-- first | changed (admit again) | refused.
 create function gateway.take_over(
     p_tenant int, p_key_digest bytea, p_policy text, p_entity text, p_fingerprint bytea,
     p_rules bytea, p_fence bigint, p_issuer_here boolean, p_judged uuid, p_attempt uuid,
     p_principal text, p_request_id text, p_upstream_digest bytea, p_deadline_ms int,
     p_within_ms bigint
-) returns text
+) returns table (result text, before uuid[])
 language plpgsql
 set enable_seqscan = off
 as $$
@@ -244,19 +245,22 @@ begin
     v_now := gateway.clock();
 
     if v_row.attempt = p_attempt and v_row.settled_at is null and v_row.deadline > v_now then
-        return 'taken';
+        return query select 'taken', v_row.earlier;
+        return;
     elsif v_row.attempt is null or v_row.attempt <> p_judged or v_row.settled_at is not null
        or v_row.deadline > v_now or p_fence < v_entity.fence
        or coalesce(gateway.is_not_held(p_fence, v_entity.held, p_issuer_here), false)
        or (v_row.serial and coalesce(v_entity.open_key, p_key_digest) <> p_key_digest) then
-        return 'changed';
+        return query select 'changed', null::uuid[];
+        return;
     elsif v_row.unknown <> 'resend' or v_row.upstream_key is null
        or (v_row.policy, v_row.entity, v_row.rules, v_row.fingerprint, v_row.upstream_digest)
           is distinct from (p_policy, p_entity, p_rules, p_fingerprint, p_upstream_digest)
        or gateway.first_sent(p_tenant, p_key_digest, v_row.admitted_at)
           + p_within_ms * interval '1 millisecond' <= v_now
        or coalesce(cardinality(v_row.earlier), 0) >= 16 then
-        return 'refused';
+        return query select 'refused', null::uuid[];
+        return;
     end if;
 
     update gateway.commands c
@@ -276,7 +280,7 @@ begin
     values (p_tenant, p_key_digest, p_attempt, v_row.policy, v_row.deadline)
         on conflict (tenant, key_digest) do update
        set attempt = excluded.attempt, due_at = excluded.due_at, tries = 0, absent_at = null;
-    return 'taken';
+    return query select 'taken', v_row.earlier;
 end
 $$;
 
@@ -437,7 +441,8 @@ begin
 end
 $$;
 
--- Given-back keys that have expired, the oldest first. Returns how many went.
+-- Given-back keys that have expired, the oldest first. One that an unsettled command has stays, or that
+-- command's window would begin anew. Returns how many went.
 create function gateway.forget_given_back(p_limit int) returns bigint
 language plpgsql
 set enable_seqscan = off
@@ -455,6 +460,9 @@ begin
         select o.tenant, o.key_digest
           from gateway.given_back o
          where o.expires_at <= v_now
+           and not exists (
+               select from gateway.commands c
+                where c.tenant = o.tenant and c.key_digest = o.key_digest and c.settled_at is null)
          order by o.expires_at
          limit p_limit
            for update skip locked

@@ -42,6 +42,11 @@ begin
        for update skip locked;
     if not found then
         return 0;
+    elsif v_from > v_upto then
+        -- The clock stepped back: what is admitted now is younger than what was read. What was admitted
+        -- since the step and is older than the lag comes with the far pass.
+        update gateway.sweeps set swept_to = v_upto where name = p_name;
+        return 0;
     end if;
     -- With ties: a batch is admitted at one moment, and must not be cut.
     with read as materialized (

@@ -5,8 +5,9 @@
 -- What is in flight or unknown never expires: only a settle sets expires_at. An entity is forgotten
 -- only where it has no open slot, no lease, no unfinished job and no unsettled command. The last two
 -- have no index by entity, which would cost every settle and every claim; instead each round first
--- *touches* the entities of old unsettled commands and of unfinished jobs, and then forgets only what
--- nobody has touched for p_days.
+-- *touches* the entities of unsettled commands and of unfinished jobs, and then forgets only what nobody
+-- has touched for p_days and one day more: whoever uses an entity touches it once a day at most. Where
+-- an entity could not be touched because others had it locked, the round forgets none.
 
 -- One row: the round that runs now, and the longest key_days that any process ever served with. A mark
 -- is remembered for as long as a key may be, and of policies that were taken away keys may remain, so
@@ -143,14 +144,33 @@ as $$
     returning longest_key_days;
 $$;
 
+-- Whether one of these entities was last touched before p_before.
+create function gateway.is_untouched(p_tenant int[], p_entity text[], p_before timestamptz)
+returns boolean
+language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    return exists (
+        select from unnest(p_tenant, p_entity) as i (tenant, entity)
+          join gateway.entities e on e.tenant = i.tenant and e.entity = i.entity
+         where e.touched_at < p_before);
+end
+$$;
+
 -- Commands, by admission from a known place on: the body, fields and evidence of what was settled
 -- response_days ago, and whole rows whose key has expired.
 -- Guard: settled, and past that date by the clock behind the lock.
--- Returns what was done, and the last row that was looked at (null: the end is reached).
+-- Returns what was done, the last row that was looked at (null: the end is reached), and whether an
+-- entity of an unsettled one could not be touched (missed).
 create function gateway.forget_commands(
     p_after timestamptz, p_after_tenant int, p_after_digest bytea, p_limit int
 ) returns table (
-    bodies bigint, keys bigint, last_at timestamptz, last_tenant int, last_digest bytea)
+    bodies bigint, keys bigint, last_at timestamptz, last_tenant int, last_digest bytea,
+    missed boolean)
 language plpgsql
 -- In the order of the index, whatever the planner thinks of a table without statistics.
 set enable_seqscan = off
@@ -169,15 +189,15 @@ declare
     v_entity text[];
     v_bodies bigint;
     v_keys   bigint;
+    v_missed boolean;
 begin
-    -- A day is the shortest that anything is kept for.
     select array_agg(p.admitted_at), array_agg(p.tenant), array_agg(p.key_digest),
            array_agg(p.settled_at is null), array_agg(p.entity)
       into v_at, v_tenant, v_digest, v_open, v_entity
       from (
         select c.admitted_at, c.tenant, c.key_digest, c.settled_at, c.entity
           from gateway.commands c
-         where c.admitted_at >= p_after and c.admitted_at <= v_now - interval '1 day'
+         where c.admitted_at >= p_after and c.admitted_at <= v_now
            and (c.admitted_at, c.tenant, c.key_digest) > (p_after, p_after_tenant, p_after_digest)
          order by c.admitted_at, c.tenant, c.key_digest
          limit p_limit
@@ -194,6 +214,10 @@ begin
            for no key update of e skip locked
       ) t
      where e.tenant = t.tenant and e.entity = t.entity;
+    v_missed := gateway.is_untouched(
+        array(select i.tenant from unnest(v_tenant, v_open) as i (tenant, open) where i.open),
+        array(select i.entity from unnest(v_entity, v_open) as i (entity, open) where i.open),
+        v_now - interval '1 day');
 
     delete from gateway.commands c
      using (
@@ -222,7 +246,7 @@ begin
 
     return query select v_bodies, v_keys,
                         v_at[array_upper(v_at, 1)], v_tenant[array_upper(v_at, 1)],
-                        v_digest[array_upper(v_at, 1)];
+                        v_digest[array_upper(v_at, 1)], v_missed;
 end
 $$;
 
@@ -383,9 +407,10 @@ end
 $$;
 
 -- Touch the entities of unfinished jobs, from a known job on; see above.
--- Returns the last job that was looked at (null: the end is reached).
+-- Returns the last job that was looked at (null: the end is reached), and whether an entity could not be
+-- touched (missed).
 create function gateway.touch_job_entities(p_after_tenant int, p_after_job uuid, p_limit int)
-returns table (last_tenant int, last_job uuid)
+returns table (last_tenant int, last_job uuid, missed boolean)
 language plpgsql
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -419,12 +444,14 @@ begin
            for no key update of e skip locked
       ) t
      where e.tenant = t.tenant and e.entity = t.entity;
-    return query select v_tenant[array_upper(v_tenant, 1)], v_job[array_upper(v_job, 1)];
+    return query select v_tenant[array_upper(v_tenant, 1)], v_job[array_upper(v_job, 1)],
+                        gateway.is_untouched(v_tenant, v_entity, v_now - interval '1 day');
 end
 $$;
 
--- Entities that nobody has touched for p_days, from a known one on. Only behind a whole pass of
--- forget_commands and of touch_job_entities in the same round.
+-- Entities that nobody has touched for p_days and a day, from a known one on. The day more: what was
+-- admitted less than a day after the last touch did not touch. Only behind a whole pass of
+-- forget_commands and of touch_job_entities in the same round, neither of which missed any.
 -- Guard: untouched, no open slot and no lease, judged under the row's lock.
 create function gateway.forget_entities(
     p_after_tenant int, p_after_entity text, p_days int, p_limit int
@@ -438,6 +465,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
+    v_idle   interval := make_interval(days => p_days + 1);
     v_now    timestamptz;
     v_tenant int[];
     v_entity text[];
@@ -464,7 +492,7 @@ begin
           from unnest(v_tenant, v_entity) as i (tenant, entity)
           join gateway.entities e on e.tenant = i.tenant and e.entity = i.entity
          where e.open_key is null
-           and e.touched_at <= gateway.clock() - make_interval(days => p_days)
+           and e.touched_at <= gateway.clock() - v_idle
            for update of e skip locked
       ) l;
     v_now := gateway.clock();
@@ -472,7 +500,7 @@ begin
     delete from gateway.entities e
      using unnest(v_tenant, v_entity) as i (tenant, entity)
      where e.tenant = i.tenant and e.entity = i.entity
-       and e.open_key is null and e.touched_at <= v_now - make_interval(days => p_days)
+       and e.open_key is null and e.touched_at <= v_now - v_idle
        and not exists (
            select from gateway.job_leases l
             where l.tenant = e.tenant and l.entity = e.entity);

@@ -34,11 +34,14 @@ create table gateway.lost_rows (
 -- Report lost rows and put them back: marks rise again, and nobody holds an entity whose fences are
 -- issued here; a command comes back unsettled, with its whole time until it is unknown, or settled
 -- without its response. One that was taken over is so again where the attempt before it stands there;
--- else it comes back with that one as an earlier attempt. When it was first sent is not known any more,
+-- else it comes back with that one, and those before it, as earlier attempts. When it was first sent is not known any more,
 -- so a command that comes back is not sent again ("hold" in place of "resend"); it can be asked about.
 -- Guard: a mark only rises; a command only where its key is free, or held by the attempt that it took
 -- over from; a settlement only of its own attempt.
--- Repeating it changes nothing.
+-- Repeating it changes nothing. p_earlier: the attempts that each took over from, the oldest first, as
+-- the text of an array. Where the loss is acknowledged by now, an operator has not seen these rows: they
+-- are another loss, whose id follows from that one's, so that a repeat finds it.
+-- Returns the loss, and for each row whether it stands again.
 create function gateway.report_loss(
     p_loss uuid, p_before text, p_after text,
     p_what text[], p_tenant int[], p_key_digest bytea[], p_key text[], p_policy text[], p_entity text[],
@@ -46,8 +49,8 @@ create function gateway.report_loss(
     p_principal text[], p_request_id text[], p_serial boolean[], p_unknown text[],
     p_upstream_key text[], p_upstream_digest bytea[],
     p_deadline_ms int[], p_settle_delay_s int[], p_response_days int[], p_key_days int[],
-    p_outline bytea[], p_status int[], p_issued boolean[], p_probe_target bytea[], p_took_over uuid[]
-) returns void
+    p_outline bytea[], p_status int[], p_issued boolean[], p_probe_target bytea[], p_earlier text[]
+) returns table (loss uuid, ord bigint, restored boolean)
 language plpgsql
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -55,7 +58,8 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_now timestamptz;
+    v_now  timestamptz;
+    v_loss uuid := p_loss;
 begin
     insert into gateway.entities (tenant, entity, touched_at)
     select distinct i.tenant, i.entity collate "C", gateway.clock()
@@ -69,9 +73,15 @@ begin
         for no key update of e;
     v_now := gateway.clock();
 
-    insert into gateway.losses (id, found_at, server_before, server_after)
-    values (p_loss, v_now, p_before, p_after)
-        on conflict (id) do nothing;
+    loop
+        insert into gateway.losses (id, found_at, server_before, server_after)
+        values (v_loss, v_now, p_before, p_after)
+            on conflict (id) do nothing;
+        -- Locked against an acknowledgement, which then counts these rows.
+        perform 1 from gateway.losses l where l.id = v_loss and l.acknowledged_at is null for share;
+        exit when found;
+        v_loss := gateway.audit_id(v_loss, 'acknowledged');
+    end loop;
 
     update gateway.entities e
        set fence = i.fence, touched_at = v_now,
@@ -84,12 +94,12 @@ begin
             p_what, p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fingerprint, p_rules, p_fence,
             p_attempt, p_principal, p_request_id, p_serial, p_unknown, p_upstream_key,
             p_upstream_digest, p_deadline_ms, p_settle_delay_s, p_response_days, p_key_days, p_outline,
-            p_status, p_probe_target, p_took_over
+            p_status, p_probe_target, p_earlier
         ) as i (
             what, tenant, key_digest, key, policy, entity, fingerprint, rules, fence,
             attempt, principal, request_id, serial, unknown, upstream_key,
             upstream_digest, deadline_ms, settle_delay_s, response_days, key_days, outline, status,
-            probe_target, took_over)
+            probe_target, earlier)
          where what <> 'mark'
     ), inserted as (
         insert into gateway.commands (
@@ -102,8 +112,7 @@ begin
                case when i.unknown = 'resend' then 'hold' else i.unknown end, i.upstream_key,
                i.upstream_digest, i.settle_delay_s, i.response_days, i.key_days,
                v_now, v_now + i.deadline_ms * interval '1 millisecond', i.outline, i.probe_target,
-               1 + num_nonnulls(i.took_over),
-               case when i.took_over is not null then array[i.took_over] end,
+               1 + coalesce(cardinality(i.earlier::uuid[]), 0), i.earlier::uuid[],
                case when i.status is not null then v_now end,
                case when i.status is not null then 'late' end,
                case when i.status is not null then v_now + make_interval(days => i.key_days) end,
@@ -133,15 +142,17 @@ begin
     -- As in take_over; the sweep has passed its admission.
     with again as (
         update gateway.commands c
-           set attempt = i.attempt, attempts = c.attempts + 1, earlier = c.earlier || i.took_over,
+           set attempt = i.attempt, attempts = 1 + cardinality(i.earlier), earlier = i.earlier,
                deadline = v_now + i.deadline_ms * interval '1 millisecond', fence = i.fence,
                principal = i.principal, request_id = i.request_id,
                evidence_at = null, evidence_status = null, evidence = null
-          from unnest(p_tenant, p_key_digest, p_took_over, p_attempt, p_deadline_ms, p_fence, p_principal,
-                      p_request_id)
-               as i (tenant, key_digest, took_over, attempt, deadline_ms, fence, principal, request_id)
-         where i.took_over is not null and c.tenant = i.tenant and c.key_digest = i.key_digest
-           and c.attempt = i.took_over and c.settled_at is null
+          from (select tenant, key_digest, earlier::uuid[], attempt, deadline_ms, fence, principal, request_id
+                  from unnest(p_tenant, p_key_digest, p_earlier, p_attempt, p_deadline_ms, p_fence,
+                              p_principal, p_request_id)
+                       as i (tenant, key_digest, earlier, attempt, deadline_ms, fence, principal, request_id)
+               ) as i
+         where c.tenant = i.tenant and c.key_digest = i.key_digest
+           and c.attempt = any (i.earlier) and c.settled_at is null
         returning c.tenant, c.key_digest, c.entity, c.policy, c.attempt, c.serial, c.deadline
     ), listed as (
         insert into gateway.watched (tenant, key_digest, attempt, policy, due_at)
@@ -172,13 +183,32 @@ begin
       from done d
      where e.tenant = d.tenant and e.entity = d.entity and e.open_attempt = d.attempt;
 
-    insert into gateway.lost_rows (loss, tenant, what, entity, key, policy, fence, attempt, status, restored)
-    select p_loss, i.tenant, i.what, i.entity, coalesce(i.key, ''), i.policy, i.fence, i.attempt, i.status,
-           i.what = 'mark' or coalesce(c.attempt = i.attempt or i.attempt = any (c.earlier), false)
-      from unnest(p_what, p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fence, p_attempt, p_status)
-           as i (what, tenant, key_digest, key, policy, entity, fence, attempt, status)
-      left join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
-        on conflict (tenant, loss, what, entity, key) do nothing;
+    -- Of two attempts of one key, that one does not stand again is what an operator must see; so too
+    -- where a row that was put back is missing again, and its key is another's now.
+    return query
+    with found as (
+        select i.*, i.what = 'mark' or coalesce(c.attempt = i.attempt or i.attempt = any (c.earlier), false)
+                    as restored
+          from unnest(p_what, p_tenant, p_key_digest, p_key, p_policy, p_entity, p_fence, p_attempt, p_status)
+               with ordinality
+               as i (what, tenant, key_digest, key, policy, entity, fence, attempt, status, ord)
+          left join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
+    ), named as (
+        insert into gateway.lost_rows (
+            loss, tenant, what, entity, key, policy, fence, attempt, status, restored)
+        select v_loss, f.tenant, f.what, f.entity, coalesce(f.key, ''), f.policy, f.fence, f.attempt,
+               f.status, f.restored
+          from found f
+         order by f.restored
+            on conflict (tenant, loss, what, entity, key) do nothing
+    ), known as (
+        update gateway.lost_rows r
+           set restored = false
+          from found f
+         where r.tenant = f.tenant and r.loss = v_loss and r.what = f.what and r.entity = f.entity
+           and r.key = coalesce(f.key, '') and r.restored and not f.restored
+    )
+    select v_loss, f.ord, f.restored from found f;
 end
 $$;
 

@@ -19,10 +19,15 @@ from gateway.cli.options import (
 from gateway.core.fingerprint import key_digest
 from gateway.observe.text import one_line
 from gateway.store.database import Database
-from gateway.store.operator import Erasure, erase, erase_entity
+from gateway.store.operator import Erasure, count_of_entity, erase, erase_entity
 from gateway.store.tenants import Tenant, list_tenants
 
 __all__ = ["register"]
+
+_BYTES = (
+    "the erased bytes stay in the table's files until `vacuum gateway.commands` has run, in the "
+    "write-ahead log until it is recycled, and in backups and archives"
+)
 
 
 def register(group: Subparsers) -> None:
@@ -33,7 +38,9 @@ def register(group: Subparsers) -> None:
         summary="erase what is kept of an answer; its key goes on protecting",
         details="Body, header fields and evidence go. Digests, status and audit stay, and the key\n"
         "answers 410 response-not-retained. Only settled commands: an unknown one is resolved\n"
-        "first. May be repeated. Copies of the database are not reached.",
+        "first. May be repeated. The bytes stay in the table's files until\n"
+        "`vacuum gateway.commands`, in the write-ahead log until it is recycled, and in backups\n"
+        "and archives: none of these is reached.",
         example="fencegate commands erase pay-17 --tenant billing --reason 'request 4711'",
     )
     which = parser.add_mutually_exclusive_group(required=True)
@@ -64,24 +71,42 @@ def _erase(options: argparse.Namespace) -> int:
             reason=options.reason,
             by=operator_name(options),
         )
-        return _say(options.key, result)
+        code = _say(options.key, result)
+        if result == "erased":
+            print(_BYTES)
+        return code
 
     return on_database(work)
 
 
 async def _of_entity(database: Database, tenant: Tenant, options: argparse.Namespace) -> int:
     code, erased = 0, 0
-    by = operator_name(options)
+    by, entity = operator_name(options), one_line(options.entity)
+    listed = f"fencegate commands list --tenant {one_line(tenant.name)}"
     async for name, result in erase_entity(
         database, tenant, options.entity, reason=options.reason, by=by
     ):
         erased += result == "erased"
         code |= _say(name, result)
-    print(
-        f"{erased} answers of {one_line(options.entity)} erased; its commands that are in flight "
-        "or unknown keep what they have until they are settled: "
-        f"fencegate commands list --entity {one_line(options.entity)}"
-    )
+    there = await count_of_entity(database, tenant, options.entity)
+    if there.commands == 0 and erased == 0:
+        print(
+            f"fencegate: tenant {one_line(tenant.name)} has no command of entity {entity}; "
+            f"see: {listed}",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"{erased} {'answer' if erased == 1 else 'answers'} of {entity} erased")
+    if there.unsettled:
+        of_it = "command of it is" if there.unsettled == 1 else "commands of it are"
+        keeps = "keeps" if there.unsettled == 1 else "keep"
+        print(
+            f"{there.unsettled} {of_it} in flight or unknown, and {keeps} what is needed to decide "
+            f"({there.evidence} with an answer as evidence); once settled, repeat this: "
+            f"{listed} --entity {entity}"
+        )
+    if erased:
+        print(_BYTES)
     return code
 
 

@@ -23,6 +23,7 @@ _NAMES = {
     "audit": "audit rows",
     "jobs": "finished jobs with their runs",
     "job_keys": "keys of finished jobs",
+    "given_back": "notes that a key was given back though its upstream had heard of it",
     "entities": "entities that nobody has touched for as long as a key is remembered",
 }
 

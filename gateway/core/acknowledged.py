@@ -82,12 +82,12 @@ class Ring(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class KeptCommand:
-    """A command that was admitted here, or taken over from the attempt ``took_over``; ``status``
-    once it was settled."""
+    """A command that was admitted here, or taken over from the attempts ``earlier``, the oldest
+    first; ``status`` once it was settled."""
 
     command: Command
     status: int | None
-    took_over: UUID | None = None
+    earlier: tuple[UUID, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +113,17 @@ class Acknowledged:
     def admitted(self, command: Command, now: float) -> None:
         self._commands.put(command.attempt, KeptCommand(command, None), now)
 
-    def taken_over(self, command: Command, judged: UUID, now: float) -> None:
-        """``command.attempt`` stands in place of ``judged``, whose row it is no more."""
-        self._commands.drop(judged)
-        self._commands.put(command.attempt, KeptCommand(command, None, judged), now)
+    def taken_over(self, command: Command, earlier: tuple[UUID, ...], now: float) -> None:
+        """``command.attempt`` stands in place of the last of ``earlier``, whose row it is no more,
+        and knows of those before it: whoever sent them may remember them only as their own."""
+        for attempt in earlier:
+            self._commands.drop(attempt)
+        self._commands.put(command.attempt, KeptCommand(command, None, earlier), now)
 
     def settled(self, command: Command, status: int, now: float) -> None:
         known = self._commands.get(command.attempt)
-        took_over = None if known is None else known.took_over
-        self._commands.put(command.attempt, KeptCommand(command, status, took_over), now)
+        earlier = () if known is None else known.earlier
+        self._commands.put(command.attempt, KeptCommand(command, status, earlier), now)
 
     def gone(self, attempt: UUID) -> None:
         """Its row is not this attempt's any more, rightly."""

@@ -24,7 +24,7 @@ RequestOutcome = Literal[
     "applied", "replayed", "not-sent", "not-executed", "unknown", "rejected", "unguarded"
 ]
 Operation = Literal["admit", "settle", "release", "hold"]
-Kept = Literal["bodies", "keys", "audit", "jobs", "job_keys", "entities"]
+Kept = Literal["bodies", "keys", "audit", "jobs", "job_keys", "given_back", "entities"]
 
 _NO_POLICY = "none"
 """Label of requests that no policy covers, or that were refused before one was looked for."""

@@ -17,6 +17,9 @@ __all__ = ["warnings", "within"]
 # Whoever answers so was not asked about the command, or did not look.
 _NOT_REACHED = frozenset({401, 403, 407, 408, 421, 425, 429})
 
+_KEY_DAYS = 400
+"""``retain.key_days`` where a policy does not say it."""
+
 
 def within(file: Sketch) -> Iterator[PolicyError]:
     """Mistakes that one file shows."""
@@ -29,6 +32,7 @@ def within(file: Sketch) -> Iterator[PolicyError]:
 def warnings(files: Sequence[Sketch]) -> Iterator[PolicyWarning]:
     """What is legal and probably not meant."""
     for file, command in ((each, command) for each in files for command in each.commands):
+        yield from _window(command)
         target = _target(command)
         if target is None:
             continue
@@ -81,6 +85,18 @@ def _other_account(file: Sketch, command: CommandSketch, target: Target) -> Iter
 
 def _keys(table: object) -> list[str]:
     return [key for key in table if isinstance(key, str)] if isinstance(table, dict) else []
+
+
+def _window(command: CommandSketch) -> Iterator[PolicyWarning]:
+    within_s, key_days = command.table.get("resend_within_s"), command.inner("retain", "key_days")
+    days = _KEY_DAYS if key_days is None else key_days
+    if isinstance(within_s, int) and isinstance(days, int) and within_s > days * 86_400:
+        yield command.warning(
+            "resend_within_s",
+            f"is longer than the key is remembered here ({days} days), so that the window of a key "
+            f"which was forgotten begins anew; lower it to {days * 86_400}, or raise "
+            "retain.key_days",
+        )
 
 
 def _resend(command: CommandSketch) -> Iterator[PolicyError]:

@@ -80,7 +80,7 @@ class CommandStore:
         ]
         if self._witness is not None:
             for settle, result in zip(settles, results, strict=True):
-                if result in ("resolved", "duplicate"):
+                if result == "duplicate":  # a newer attempt has the row
                     self._witness.gone(settle.command)
                 else:
                     self._witness.settled(settle.command, settle.response.status)

@@ -49,7 +49,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class LostRow:
-    """One row that was missing, for operators. ``restored``: it was put back from memory."""
+    """One row that was missing, for operators. ``restored``: it was put back from memory. Of a loss
+    whose rows were lost in turn, ``None`` from ``tenant_name`` on."""
 
     loss: UUID
     found_at: datetime
@@ -58,15 +59,15 @@ class LostRow:
     acknowledged_at: datetime | None
     acknowledged_by: str | None
     reason: str | None
-    tenant_name: str
-    what: str
-    entity: str
+    tenant_name: str | None
+    what: str | None
+    entity: str | None
     key: str | None
     policy: str | None
     fence: int | None
     attempt: UUID | None
     status: int | None
-    restored: bool
+    restored: bool | None
 
 
 async def missing_commands(database: Database, kept: Sequence[KeptCommand]) -> list[KeptCommand]:
@@ -101,10 +102,12 @@ async def report(
     before: str | None,
     after: str,
     lost: Sequence[KeptCommand | KeptMark],
-) -> None:
-    """Record what is missing, and put it back. After ``AnswerLost`` repeat it."""
+) -> tuple[UUID, list[bool]]:
+    """Record what is missing as that ``loss``, and put it back: whether each of ``lost`` stands
+    again. Where the loss was acknowledged by then it is another, whose id comes back. After
+    ``AnswerLost`` repeat it."""
     commands = [each.command if isinstance(each, KeptCommand) else None for each in lost]
-    await database.fetch(
+    rows = await database.fetch(
         _SQL["report"],
         *(loss, before, after),
         [_what(each) for each in lost],
@@ -131,8 +134,9 @@ async def report(
         [each.status if isinstance(each, KeptCommand) else None for each in lost],
         [isinstance(each, KeptMark) and each.issued for each in lost],
         [c and c.probe_target for c in commands],
-        [each.took_over if isinstance(each, KeptCommand) else None for each in lost],
+        [_uuids(each.earlier) if isinstance(each, KeptCommand) else None for each in lost],
     )
+    return rows[0]["loss"], [row["restored"] for row in rows]
 
 
 async def open_losses(database: Database, own: UUID | None) -> list[Loss]:
@@ -151,6 +155,11 @@ async def acknowledge(database: Database, *, reason: str, by: str) -> int:
     ``AnswerLost`` repeat it."""
     rows = await database.fetch(_SQL["acknowledge"], reason, OPERATOR + by)
     return int(rows[0]["losses"])
+
+
+def _uuids(attempts: Sequence[UUID]) -> str | None:
+    """An array literal: PostgreSQL has no arrays of arrays of several lengths."""
+    return "{" + ",".join(map(str, attempts)) + "}" if attempts else None
 
 
 def _what(each: KeptCommand | KeptMark) -> str:

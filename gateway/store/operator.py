@@ -31,9 +31,11 @@ __all__ = [
     "InFlight",
     "Missing",
     "NoTenant",
+    "OfEntity",
     "Resolution",
     "Resolved",
     "TooEarly",
+    "count_of_entity",
     "erase",
     "erase_entity",
     "find",
@@ -119,6 +121,16 @@ class Filter:
     policy: str | None = None
     job: UUID | None = None
     limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfEntity:
+    """How many commands an entity has; ``unsettled`` of them are in flight or unknown, ``evidence``
+    of which keep what was heard."""
+
+    commands: int
+    unsettled: int
+    evidence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +316,12 @@ async def erase_entity(
             yield row["key"], await erase(database, tenant.number, last, reason=reason, by=by)
         if len(rows) < _PAGE:
             return
+
+
+async def count_of_entity(database: Database, tenant: Tenant, entity: str) -> OfEntity:
+    """What stands there of an entity. It looks through the tenant's commands. Raises
+    ``StoreUnavailable``."""
+    return OfEntity(*(await read(database, _SQL["count_of"], tenant.number, entity))[0])
 
 
 async def _places(

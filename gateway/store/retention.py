@@ -62,13 +62,16 @@ class Days:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How many rows. ``bodies``: responses of which digests and status stay."""
+    """How many rows. ``bodies``: responses of which digests and status stay. ``given_back``: that a
+    key was given back though its upstream had heard of it. What is watched and decided is not
+    counted: it says nothing that the commands do not."""
 
     bodies: int = 0
     keys: int = 0
     audit: int = 0
     jobs: int = 0
     job_keys: int = 0
+    given_back: int = 0
     entities: int = 0
 
     def __add__(self, other: Forgotten) -> Forgotten:
@@ -84,6 +87,7 @@ class Retention:
         self._database = database
         self._days = days
         self._chunk = CHUNK
+        self._missed = False
 
     async def due(self) -> Forgotten:
         """What a round would forget now; it only reads. Raises ``StoreUnavailable``."""
@@ -101,6 +105,7 @@ class Retention:
 
     async def round(self) -> AsyncIterator[Forgotten]:
         """Forget everything that is due, chunk by chunk."""
+        self._missed = False
         async for gone in self._commands():
             yield gone
         for name, days in (
@@ -113,13 +118,13 @@ class Retention:
         # Behind the commands, of which some have gone.
         async for _ in self._watched():
             yield Forgotten()
-        async for _ in self._oldest("given_back"):
-            yield Forgotten()
+        async for count in self._oldest("given_back"):
+            yield Forgotten(given_back=count)
         # Behind all commands and jobs, which touch the entities that they keep.
         async for _ in self._touch():
             yield Forgotten()
         longest = await self.longest_key_days()
-        if longest > 0:
+        if longest > 0 and not self._missed:  # else in the next round
             async for count in self._entities(longest):
                 yield Forgotten(entities=count)
 
@@ -127,6 +132,7 @@ class Retention:
         place: tuple[Any, ...] | None = (_FIRST, 0, b"")
         while place is not None:
             row = await self._next("commands", *place)
+            self._missed |= row["missed"]
             yield Forgotten(bodies=row["bodies"], keys=row["keys"])
             last = (row["last_at"], row["last_tenant"], row["last_digest"])
             place = None if row["last_at"] is None else last
@@ -149,6 +155,7 @@ class Retention:
         place: tuple[Any, ...] | None = (0, _NO_JOB)
         while place is not None:
             row = await self._next("touch", *place)
+            self._missed |= row["missed"]
             yield None
             place = None if row["last_job"] is None else (row["last_tenant"], row["last_job"])
 

@@ -96,9 +96,9 @@ class UnknownStore:
                 *(c.issuer_here, judged, c.attempt, c.principal, c.request_id, c.upstream_digest),
                 *(c.deadline_ms, c.resend_within_ms or 0),
             )
-        result: TakenOver = rows[0][0]
+        result: TakenOver = rows[0]["result"]
         if result == "taken" and self._witness is not None:
-            self._witness.taken_over(command, judged)
+            self._witness.taken_over(command, tuple(rows[0]["before"]))
         return result
 
     async def sweep(self, which: Pass, limit: int) -> int:

@@ -79,16 +79,16 @@ class Witness:
         """The admit of ``command`` was answered with its own row."""
         self._memory.admitted(command, self._clock())
 
-    def taken_over(self, command: Command, judged: UUID) -> None:
-        """``command`` is the attempt now, in place of ``judged``."""
-        self._memory.taken_over(command, judged, self._clock())
+    def taken_over(self, command: Command, earlier: tuple[UUID, ...]) -> None:
+        """``command`` is the attempt now, in place of the last of ``earlier``."""
+        self._memory.taken_over(command, earlier, self._clock())
 
     def settled(self, command: Command, status: int) -> None:
         """Its response was recorded."""
         self._memory.settled(command, status, self._clock())
 
     def gone(self, command: Command) -> None:
-        """It was given back, or somebody else decided it."""
+        """It was given back, or a newer attempt has its row."""
         self._memory.gone(command.attempt)
 
     def mark(self, tenant: int, entity: str, fence: int, *, issued: bool) -> None:
@@ -239,20 +239,27 @@ class Witness:
         self, missing: list[KeptCommand | KeptMark], before: Server | None, now: Server
     ) -> None:
         """Report what is missing; and what was reported before, where that is gone as well."""
+        known = self._own_rows if self._own is not None else []
+        both = known + [each for each in missing if each not in known]
         if self._own is not None and not self._own_stands:
-            missing = self._own_rows + missing
+            missing = both
         if not missing:
             return
         if self._own is None:
             self._own = uuid4()
-        self._own_rows = missing
+        self._own_rows = both
         for start in range(0, len(missing), losses.BATCH):
             batch = missing[start : start + losses.BATCH]
             server = before.history if before is not None else None
-            await losses.report(self._database, self._own, server, now.history, batch)
-        for each in missing:  # marks stand again; a command does not where its key was taken
-            if isinstance(each, KeptCommand):
-                self._memory.gone(each.command.attempt)
+            own, restored = await losses.report(
+                self._database, self._own, server, now.history, batch
+            )
+            if own != self._own:  # acknowledged meanwhile, with what was known by then
+                self._own, self._own_rows = own, missing
+            for each, stands in zip(batch, restored, strict=True):
+                # What stands again may be lost again; what does not never will stand.
+                if isinstance(each, KeptCommand) and not stands:
+                    self._memory.gone(each.command.attempt)
         _tell(self._own, before, now, missing)
         await self._read_open()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -12,6 +12,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.core.command import Command, Hold, Release, Settle
 from gateway.core.decide import (
@@ -192,6 +194,26 @@ def test_a_key_that_was_given_back_is_remembered_as_long_as_a_settled_one(world:
     assert world.count("given_back") == 0
 
 
+def test_when_an_unknown_command_was_first_sent_is_remembered_as_long_as_it(world: World) -> None:
+    def made(number: int) -> Command:
+        about = command(
+            "k", by=attempt(number), unknown="resend", upstream_key="fg-1", serial=False
+        )
+        return replace(about, key_days=1, response_days=1, resend_within_ms=40 * DAY * 1000)
+
+    assert isinstance(world.admit(made(1)), Forward)
+    assert world.run(world.store.release([Release(made(1), "status 429", heard=True)])) == [True]
+    world.at_day(0.9)
+    assert isinstance(world.admit(made(2)), Forward)
+    world.at_day(41)
+    world.round()
+    assert world.count("given_back") == 1
+    assert isinstance(world.admit(made(3)), RejectUnknown), "sent again after its window"
+    assert world.run(world.store.settle([Settle(made(2), OK, True)])) == ["late"]
+    world.round()
+    assert world.count("given_back") == 0
+
+
 def test_the_audit_goes_by_its_own_clock(world: World) -> None:
     made = world.settled(1)
     assert isinstance(world.admit(replace(made, attempt=uuid4(), fence=0)), RejectStale)
@@ -263,6 +285,82 @@ def test_an_entity_with_an_unknown_command_stays_serial_or_not(world: World) -> 
     assert isinstance(world.admit(blocked), RejectUnresolved)
     stale = command("next", by=attempt(9), entity="a:1", fence=0, serial=False)
     assert isinstance(world.admit(stale), RejectStale)
+
+
+def test_a_mark_outlives_every_key_that_came_with_it(world: World) -> None:
+    """It is touched once a day at most, so the last touch may be a day before the last command."""
+    world.served_with(1)
+    about = {"entity": "a:1", "serial": False}
+    made = [
+        replace(command(f"k{n}", by=attempt(n), fence=5, **about), key_days=1)  # type: ignore[arg-type]
+        for n in range(2)
+    ]
+    for each, day in zip(made, (0, 0.99), strict=True):
+        world.at_day(day)
+        assert isinstance(world.admit(each), Forward)
+        world.settle(each)
+    assert forget_entities(world, 1.5) == 0
+    assert [row[0] for row in world.rows("select key from gateway.commands")] == ["k1"]
+    stale = command("next", by=attempt(9), fence=4, **about)  # type: ignore[arg-type]
+    assert isinstance(world.admit(stale), RejectStale)  # which touches it once more
+    assert forget_entities(world, 3.4) == 0
+    assert forget_entities(world, 3.6) == 1
+
+
+@pytest.mark.parametrize("fence", [5, None])
+def test_an_entity_with_a_young_unsettled_command_stays(world: World, fence: int | None) -> None:
+    """One without a fence or a slot touches nothing itself."""
+    world.served_with(1)
+    world.settled(1, entity="a:1", fence=5, serial=False)
+    world.at_day(0.99 if fence else 2.1)
+    young = command("young", by=attempt(2), entity="a:1", fence=fence, serial=False)
+    assert isinstance(world.admit(young), Forward)
+    assert forget_entities(world, 2.2 if fence is None else 1.98) == 0
+    stale = command("next", by=attempt(9), entity="a:1", fence=4, serial=False)
+    assert isinstance(world.admit(stale), RejectStale)
+
+
+@pytest.mark.parametrize("of", ["command", "job"])
+def test_an_entity_that_could_not_be_touched_is_not_forgotten_in_that_round(
+    world: World, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody holds its row while the round comes by, changes nothing, and lets go of it."""
+    world.served_with(1)
+    if of == "command":
+        made = command("held", by=attempt(1), entity="a:1", serial=False)
+        assert isinstance(world.admit(made), Forward)
+    else:
+        job = NewJob(id=uuid4(), key="k", tool="t", payload=b"{}", entity="a:1")
+        world.run(world.jobs.enqueue(1, [job]))
+        world.run(FenceStore(world.database).issue(1, "a:1"))
+    world.settled(2)
+    world.at_day(5)
+    real = Retention._entities
+
+    async def work() -> int:
+        async with world.database.connection() as other:
+            held = other.transaction()
+            await held.start()
+            await other.fetch("select from gateway.entities where entity = 'a:1' for update")
+
+            async def let_go(self: Retention, days: int) -> AsyncIterator[int]:
+                await held.rollback()
+                async for count in real(self, days):
+                    yield count
+
+            monkeypatch.setattr(Retention, "_entities", let_go)
+            total = Forgotten()
+            async for gone in Retention(world.database, DAYS).round():
+                total += gone
+            if other.is_in_transaction():
+                await held.rollback()
+            return total.entities
+
+    world.run(work())
+    assert "a:1" in [row[0] for row in world.rows("select entity from gateway.entities")]
+    monkeypatch.undo()
+    assert world.round()["entities"] == 1
+    assert [row[0] for row in world.rows("select entity from gateway.entities")] == ["a:1"]
 
 
 def test_an_entity_with_a_lease_or_an_unfinished_job_stays(world: World) -> None:
@@ -670,10 +768,88 @@ def test_the_command_line_counts_and_then_forgets(world: World) -> None:
     assert (done.code, done.out.splitlines()[0].split()[0]) == (0, "2")
     assert isinstance(world.again(made), RejectNotRetained)
     world.at_day(500)
-    dry = fencegate("retention", "--dry-run", dsn=world.dsn)
-    assert [line.split()[0] for line in dry.out.splitlines()] == ["0", "2", "0", "0", "0", "2"]
-    done = fencegate("retention", dsn=world.dsn)
-    assert [line.split()[0] for line in done.out.splitlines()] == ["0", "2", "0", "0", "0", "2"]
+    for verb in (["--dry-run"], []):
+        done = fencegate("retention", *verb, dsn=world.dsn)
+        counts = [line.split()[0] for line in done.out.splitlines()]
+        assert counts == ["0", "2", "0", "0", "0", "0", "2"]
+
+
+OPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["settled", "unknown", "resolved", "given-back", "stale", "free", "job", "queued"]
+        ),
+        st.integers(0, 3),
+        st.integers(0, 90),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(OPS, st.tuples(*(st.integers(1, 60) for _ in range(3))), st.integers(0, 3))
+def test_what_a_dry_run_counts_is_what_the_round_forgets(
+    world: World, ops: list[tuple[str, int, int]], days: tuple[int, ...], key_days: int
+) -> None:
+    world.rows(
+        "truncate gateway.commands, gateway.entities, gateway.audit, gateway.given_back,"
+        " gateway.jobs, gateway.job_history, gateway.job_runs, gateway.job_keys,"
+        " gateway.job_leases, gateway.watched"
+    )
+    world.rows("update gateway.retention set longest_key_days = $1", key_days * 20)
+    kept = Days(*days)
+    for number, (what, entity, day) in enumerate(sorted(ops, key=lambda each: each[2])):
+        world.at_day(day)
+        happen(world, what, number, f"a:{entity}")
+    for day in (30, 61, 91.5, 125):
+        world.at_day(day if day > max(each[2] for each in ops) else 95)
+        due = world.run(Retention(world.database, kept).due())
+        assert {name: count for name, count in asdict(due).items() if count} == world.round(kept)
+
+
+def happen(world: World, what: str, number: int, entity: str) -> None:
+    """One thing of which something is kept for a while."""
+    if what in ("job", "queued"):
+        job = NewJob(id=uuid4(), key=f"j{number}", tool="t", payload=b"{}", entity=entity)
+        world.run(world.jobs.enqueue(1, [job]))
+        if what == "job":
+            world.run(world.jobs.cancel(1, job.id, "operator:o", "r"))
+        return
+    made = replace(
+        command(
+            f"k{number}",
+            by=attempt(number),
+            entity=entity,
+            fence=None if what == "free" else 0 if what == "stale" else 5,
+            serial=False,
+            unknown="probe",
+            upstream_key="fg-1",
+            probe_target=b"/found",
+        ),
+        response_days=1 + number % 3 * 10,
+        key_days=31 + number % 2 * 10,
+        deadline_ms=1000,
+    )
+    world.admit(made)
+    match what:
+        case "settled" | "free":
+            world.run(world.store.settle([Settle(made, OK, number % 2 == 0)]))
+        case "given-back":
+            world.run(world.store.release([Release(made, "status 429", heard=True)]))
+        case "resolved":
+            world.rows(
+                "update gateway.commands set deadline = gateway.clock() where key = $1", made.key
+            )
+            world.rows(
+                "select * from gateway.conclude(1, $1, null, true, 'resolved', 'r', 'operator:x',"
+                " null, null, null)",
+                made.key_digest,
+            )
 
 
 def test_erasing_drops_the_answer_and_keeps_what_protects_its_key(world: World) -> None:
@@ -721,7 +897,7 @@ def test_erasing_drops_what_a_probe_asks(world: World) -> None:
     done = fencegate(
         *("commands", "erase", "--entity", "customer:7", "--reason", "4711"), dsn=world.dsn
     )
-    assert (done.code, "1 answers of customer:7 erased" in done.out) == (0, True)
+    assert (done.code, "1 answer of customer:7 erased" in done.out) == (0, True)
     assert world.rows("select from gateway.commands where probe_target is not null") == []
 
 
@@ -736,8 +912,23 @@ def test_erasing_by_entity_reaches_all_that_is_settled(world: World) -> None:
         *("commands", "erase", "--entity", "customer:7", "--reason", "4711"), dsn=world.dsn
     )
     assert (done.code, "3 answers of customer:7 erased" in done.out) == (0, True)
+    assert "1 command of it is in flight or unknown, and keeps" in done.out
+    assert "vacuum gateway.commands" in done.out
     assert world.rows("select count(*) from gateway.commands where body is not null")[0][0] == 0
     assert isinstance(world.again(held), WaitForKey)
+
+
+def test_erasing_by_an_entity_that_has_nothing_says_so(world: World) -> None:
+    """A misspelled one must not look as if it had been done."""
+    world.settled(1)
+    words = ("--entity", "invoice:l", "--reason", "4711")
+    done = fencegate("commands", "erase", *words, dsn=world.dsn)
+    assert (done.code, done.out) == (1, "")
+    assert "has no command of entity invoice:l; see: fencegate commands list" in done.err
+    for _ in range(2):  # what is erased already is done
+        words = ("--entity", "invoice:1", "--reason", "4711")
+        done = fencegate("commands", "erase", *words, dsn=world.dsn)
+        assert (done.code, "are in flight or unknown" in done.out) == (0, False)
 
 
 @pytest.mark.parametrize("key", ["nobody", "held"])

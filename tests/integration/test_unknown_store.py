@@ -54,6 +54,12 @@ def hold(dsn: str, *commands: Command) -> None:
     on(dsn, work)
 
 
+def settle(dsn: str, number: int) -> None:
+    made = asked(number)
+    results = on(dsn, lambda db: CommandStore(db).settle([Settle(made, OK, True)]))
+    assert results == ["settled"]
+
+
 def store(dsn: str, use: Callable[[UnknownStore], Awaitable[T]]) -> T:
     return on(dsn, lambda database: use(UnknownStore(database)))
 
@@ -98,6 +104,33 @@ def test_what_nobody_settled_is_found_and_told_once(database: str) -> None:
     store(database, lambda unknowns: unknowns.sweep("far", 1_000))
     look(database)
     assert (listed(database), audit(database)) == (0, [CRASHED])
+
+
+def test_what_is_unknown_is_found_after_the_clock_stepped_back(database: str) -> None:
+    """By a day: what was read up to is a day ahead of all that is admitted from now on."""
+    execute(database, "update gateway.sweeps set lag = '5 s' where name = 'near'")
+    execute(database, "update gateway.sweeps set lag = '2 h' where name = 'far'")
+
+    def swept() -> list[bytes]:
+        store(database, lambda unknowns: unknowns.sweep("far", 1_000))
+        return look(database)
+
+    for number, hours in enumerate((40, 43)):
+        move_clock(database, hours * 3600)
+        admit(database, asked(number))
+        settle(database, number)
+        move_clock(database, hours * 3600 + 10)
+        assert swept() == []
+    move_clock(database, 10 * 3600)
+    early, late = asked(5), asked(6)
+    admit(database, early)  # nobody looks until it is old enough
+    move_clock(database, 10 * 3600 + 60)
+    assert swept() == []
+    admit(database, late)
+    move_clock(database, 10 * 3600 + 120)
+    assert swept() == [b"/found?n=6"]
+    move_clock(database, 13 * 3600)
+    assert b"/found?n=5" in swept()
 
 
 def test_what_was_held_is_not_told_again(database: str) -> None:

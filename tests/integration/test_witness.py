@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID, uuid4
@@ -30,7 +31,7 @@ from gateway.store.witness import Witness
 from gateway.upstream import now_s
 from tests.kit.commands import OK, attempt, command
 from tests.kit.jobs import terms
-from tests.kit.operating import move_clock
+from tests.kit.operating import fencegate, move_clock
 
 T = TypeVar("T")
 
@@ -389,3 +390,168 @@ class Flushes:
     async def fetch(self, sql: str, *, flush: bool = False) -> list[object]:
         self.flushed.append(flush)
         return []
+
+
+def lost_again(process: Process) -> list[tuple[str, bool]]:
+    """A look while the gate is closed, as the watch in the background has it."""
+    process.database.history.failed()
+    with suppress(RowsLost):
+        process.run(process.witness._looked_at())
+    return process.lost()
+
+
+def go_on(process: Process) -> None:
+    """An operator acknowledges, and the process hears of it."""
+    process.run(losses.acknowledge(process.database, reason="looked", by="ops"))
+    process.run(acknowledged(process))
+
+
+def test_what_was_put_back_is_found_missing_when_it_is_lost_again(process: Process) -> None:
+    parallel = replace(command("k", by=attempt(1)), fence=None, serial=False)
+    sent = replace(command("sent", by=attempt(2)), fence=None, serial=False)
+    for made in (parallel, sent):
+        process.admit(made)
+    process.run(process.commands.settle([Settle(parallel, OK, True)]))
+    for _ in range(3):
+        process.rows("delete from gateway.commands")
+        assert sorted(process.lost()) == [("command", True), ("settlement", True)]
+        go_on(process)
+    kept = process.rows("select status from gateway.commands order by key")
+    assert [row["status"] for row in kept] == [200, None]
+
+
+def test_what_was_lost_again_before_anybody_looked_is_put_back_and_named_once(
+    process: Process,
+) -> None:
+    process.admit(FIRST)
+    for _ in range(2):
+        process.rows("delete from gateway.commands")
+        assert lost_again(process) == [("command", True)]
+    # With the report itself.
+    process.rows("delete from gateway.commands")
+    process.rows("delete from gateway.losses")
+    process.rows("delete from gateway.lost_rows")
+    assert lost_again(process) == [("command", True)]
+    assert process.row()["attempt"] == FIRST.attempt
+
+
+def test_what_another_command_has_the_key_of_is_named_once_and_not_again(process: Process) -> None:
+    made = replace(command("k", by=attempt(1)), fence=None, serial=False)
+    process.admit(made)
+    process.rows("update gateway.commands set attempt = $1", attempt(9))
+    assert process.lost() == [("command", False)]
+    go_on(process)
+    process.look()
+
+
+def test_a_command_that_was_put_back_and_whose_key_is_taken_later_is_shown_so(
+    process: Process,
+) -> None:
+    """One that has not heard of the loss may have admitted another meanwhile."""
+    process.admit(FIRST)
+    process.rows("delete from gateway.commands")
+    assert process.lost() == [("command", True)]
+    process.rows("update gateway.commands set attempt = $1", attempt(9))
+    assert lost_again(process) == [("command", False)]
+
+
+def test_the_answer_to_what_a_probe_had_decided_is_remembered(
+    process: Process, database: str
+) -> None:
+    """Its row stands, and is still that of its attempt."""
+    made = replace(command("k", by=attempt(1)), fence=None, serial=False)
+    process.admit(made)
+    process.run(process.commands.hold([Hold(made, "no answer", None)]))
+    move_clock(database, 36)
+    process.rows(
+        "select * from gateway.conclude(1, $1, null, true, 'probe', 'r', 'gateway:probe', null,"
+        " null, null)",
+        made.key_digest,
+    )
+    assert process.run(process.commands.settle([Settle(made, OK, True)])) == ["resolved"]
+    process.look()
+    process.rows("delete from gateway.commands")
+    process.rows("delete from gateway.audit")
+    assert process.lost() == [("settlement", True)]
+    assert process.row()["status"] == 200
+
+
+def test_what_is_found_while_somebody_acknowledges_is_a_loss_of_its_own(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator has looked at the first alone."""
+    for number in (1, 2):
+        process.admit(command(f"k{number}", by=attempt(number), entity=f"e:{number}"))
+    process.rows("delete from gateway.commands where key = 'k1'")
+    assert process.lost() == [("command", True)]
+    process.rows("delete from gateway.commands where key = 'k2'")
+    real = losses.missing_commands
+
+    async def meanwhile(
+        database: Database, kept: list[losses.KeptCommand]
+    ) -> list[losses.KeptCommand]:
+        found = await real(database, kept)
+        if found:
+            await losses.acknowledge(database, reason="looked at k1", by="ops")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(losses, "missing_commands", meanwhile)
+        process.database.history.failed()
+        with pytest.raises(RowsLost):
+            process.run(process.witness._looked_at())
+    rows = process.run(losses.list_lost(process.database, acknowledged=True, limit=None))
+    seen = {row.key: row.acknowledged_at is not None for row in rows}
+    assert (seen, len({row.loss for row in rows})) == ({"k1": True, "k2": False}, 2)
+    go_on(process)
+    process.look()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (0, 2, 1)])
+@pytest.mark.parametrize("stands", [None, 0])
+def test_what_was_taken_over_twice_is_put_back_whoever_reports_first(
+    database: str, runner: asyncio.Runner, order: tuple[int, ...], stands: int | None
+) -> None:
+    """Each attempt was another process's. ``stands``: the attempt whose row is left."""
+    made = [FIRST, SECOND, replace(FIRST, attempt=attempt(3))]
+    processes = [Process(database, runner) for _ in made]
+    unknown(processes[0], database)
+    processes[1].take_over(made[1], made[0])
+    move_clock(database, 72)
+    processes[2].take_over(made[2], made[1])
+    if stands is None:
+        processes[0].rows("delete from gateway.commands")
+    else:
+        as_before(processes[0])
+    for each in order:
+        processes[each].database.history.failed()
+        with suppress(RowsLost):  # that of the row that stands misses nothing
+            processes[each].run(processes[each].witness._looked_at())
+    row = processes[0].row()
+    assert (row["attempt"], row["attempts"], row["earlier"]) == (
+        *(made[2].attempt, 3),
+        [made[0].attempt, made[1].attempt],
+    )
+    lost = processes[0].run(losses.list_lost(processes[0].database, acknowledged=True, limit=None))
+    assert {each.restored for each in lost} == {True}
+    for process in processes:
+        process.run(process.database.close())
+
+
+def test_what_a_tenant_lost_that_is_lost_itself_is_listed(process: Process, database: str) -> None:
+    process.rows("insert into gateway.tenants (name) values ('billing')")
+    process.admit(command("k", by=attempt(1), tenant=2))
+    for table in ("commands", "entities"):
+        process.rows(f"delete from gateway.{table}")
+    process.rows("delete from gateway.tenants where tenant = 2")
+    assert sorted(process.lost()) == [("command", True), ("mark", True)]
+    process.rows(
+        "insert into gateway.losses (id, found_at) values ($1, gateway.clock() - interval '1 h')",
+        attempt(7),
+    )
+    shown = fencegate("losses", dsn=database)
+    assert shown.out.count("tenant 2 (lost)") == 2
+    assert len(shown.out.splitlines()) == 4, "the loss whose rows are gone is there too"
+    done = fencegate("acknowledge-loss", "--reason", "looked", dsn=database)
+    assert (done.code, "2 losses" in done.out) == (0, True)
+    assert fencegate("losses", dsn=database).out.strip() == "nothing is lost"

@@ -11,6 +11,7 @@ _FAILOVER = "tests/faults/test_failover.py::"
 _ACKNOWLEDGED = "tests/unit/core/test_acknowledged.py::"
 _SHARED = "tests/faults/test_pool_shared.py::"
 _WITNESS = "tests/integration/test_witness.py::"
+_UNKNOWN = "tests/integration/test_unknown_store.py::"
 _WATCHED = "test_what_is_watched_and_decided_goes_though_nobody_serves_its_policy_any_more"
 _ENTITIES = f"{_RETENTION}test_an_entity_"
 
@@ -193,5 +194,54 @@ MEMORY = [
         "self._turn = asyncio.Lock()",
         "self._turn = asyncio.Semaphore(99)",
         (f"{_SHARED}test_locks_that_everybody_else_waits_for_leave_a_connection_to_commands",),
+    ),
+    Mutant(
+        _SQL,
+        "an entity is forgotten a day later than its keys",
+        "v_idle   interval := make_interval(days => p_days + 1);",
+        "v_idle   interval := make_interval(days => p_days);",
+        (f"{_RETENTION}test_a_mark_outlives_every_key_that_came_with_it",),
+    ),
+    Mutant(
+        "gateway/store/retention.py",
+        "where an entity could not be touched none is forgotten",
+        "if longest > 0 and not self._missed:",
+        "if longest > 0:",
+        (f"{_ENTITIES}that_could_not_be_touched_is_not_forgotten_in_that_round",),
+    ),
+    Mutant(
+        "gateway/store/witness.py",
+        "what was put back is remembered",
+        "if isinstance(each, KeptCommand) and not stands:",
+        "if isinstance(each, KeptCommand):",
+        (f"{_WITNESS}test_what_was_put_back_is_found_missing_when_it_is_lost_again",),
+    ),
+    Mutant(
+        "gateway/store/commands.py",
+        "the answer to what was decided otherwise is remembered",
+        'if result == "duplicate":',
+        'if result in ("duplicate", "resolved"):',
+        (f"{_WITNESS}test_the_answer_to_what_a_probe_had_decided_is_remembered",),
+    ),
+    Mutant(
+        _LOSSES,
+        "nothing is added to a loss that was acknowledged",
+        "where l.id = v_loss and l.acknowledged_at is null for share;",
+        "where l.id = v_loss for share;",
+        (f"{_WITNESS}test_what_is_found_while_somebody_acknowledges_is_a_loss_of_its_own",),
+    ),
+    Mutant(
+        "migrations/0014_watch.sql",
+        "the sweeps go back with a clock that stepped back",
+        "elsif v_from > v_upto then",
+        "elsif false then",
+        (f"{_UNKNOWN}test_what_is_unknown_is_found_after_the_clock_stepped_back",),
+    ),
+    Mutant(
+        "migrations/0013_outcomes.sql",
+        "when an unknown command was first sent is remembered as long as it",
+        "o.key_digest and c.settled_at is null)\n         order by",
+        "o.key_digest and false)\n         order by",
+        (f"{_RETENTION}test_when_an_unknown_command_was_first_sent_is_remembered_as_long_as_it",),
     ),
 ]

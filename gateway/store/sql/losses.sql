@@ -40,8 +40,10 @@ select i.ord
 
 -- name: report
 -- guard: a mark only rises; a command only where its key is free; a settlement only of its attempt.
-select gateway.report_loss($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-                           $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28);
+select loss, restored
+  from gateway.report_loss($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+                           $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
+ order by ord;
 
 -- name: open
 -- guard: none, it only reads: losses that nobody acknowledged, and one that is asked for, $1.
@@ -56,13 +58,15 @@ select l.id, l.found_at, l.acknowledged_at is not null as acknowledged,
  order by l.found_at, l.id;
 
 -- name: list
--- guard: none, it only reads. $1 whether acknowledged ones count too, $2 rows.
+-- guard: none, it only reads: of a loss whose rows were lost in turn, that it is one; of a tenant
+-- whose own row was lost, its number. $1 whether acknowledged ones count too, $2 rows.
 select l.id as loss, l.found_at, l.server_before, l.server_after, l.acknowledged_at,
-       l.acknowledged_by, l.reason, t.name as tenant_name, r.what, r.entity, nullif(r.key, '') as key,
-       r.policy, r.fence, r.attempt, r.status, r.restored
+       l.acknowledged_by, l.reason,
+       coalesce(t.name, 'tenant ' || r.tenant || ' (lost)') as tenant_name,
+       r.what, r.entity, nullif(r.key, '') as key, r.policy, r.fence, r.attempt, r.status, r.restored
   from gateway.losses l
-  join gateway.lost_rows r on r.loss = l.id
-  join gateway.tenants t on t.tenant = r.tenant
+  left join gateway.lost_rows r on r.loss = l.id
+  left join gateway.tenants t on t.tenant = r.tenant
  where $1::boolean or l.acknowledged_at is null
  order by l.found_at desc, l.id, t.name, r.entity, r.what, r.key
  limit $2::bigint;

@@ -89,6 +89,14 @@ select c.key_digest, c.key
  order by c.key_digest
  limit $4::bigint;
 
+-- name: count_of
+-- guard: none, it only reads: commands of one entity; unsettled ones; of those, with evidence.
+-- $1 tenant, $2 entity.
+select count(*) as commands, count(*) filter (where c.settled_at is null) as unsettled,
+       count(*) filter (where c.settled_at is null and c.evidence is not null) as evidence
+  from gateway.commands c
+ where c.tenant = $1 and c.entity = $2;
+
 -- name: erase
 -- guard: settled.
 -- $1 tenant, $2 key digest, $3 reason, $4 who has it erased.

@@ -12,7 +12,8 @@ select longest_key_days from gateway.retention;
 
 -- name: commands
 -- guard: settled and past its date; see migrations, "Retention".
-select bodies, keys, last_at, last_tenant, last_digest from gateway.forget_commands($1, $2, $3, $4);
+select bodies, keys, last_at, last_tenant, last_digest, missed
+  from gateway.forget_commands($1, $2, $3, $4);
 
 -- name: audit
 -- guard: older than so many days.
@@ -31,15 +32,15 @@ select gateway.forget_job_keys($1, $2) as gone;
 select last_tenant, last_digest from gateway.forget_watched($1, $2, $3);
 
 -- name: given_back
--- guard: expired.
+-- guard: expired, and no unsettled command has the key.
 select gateway.forget_given_back($1) as gone;
 
 -- name: touch
 -- guard: an entity of an unfinished job; only its time of touch rises.
-select last_tenant, last_job from gateway.touch_job_entities($1, $2, $3);
+select last_tenant, last_job, missed from gateway.touch_job_entities($1, $2, $3);
 
 -- name: entities
--- guard: untouched for so many days, no open slot, no lease.
+-- guard: untouched for so many days and one more, no open slot, no lease.
 select entities, last_tenant, last_entity from gateway.forget_entities($1, $2, $3, $4);
 
 -- name: due
@@ -48,18 +49,28 @@ select entities, last_tenant, last_entity from gateway.forget_entities($1, $2, $
 select (select count(*) from gateway.commands c
          where c.settled_at is not null and c.expires_at > n.now
            and c.settled_at + make_interval(days => c.response_days) <= n.now
-           and num_nonnulls(c.headers, c.body, c.evidence) > 0) as bodies,
+           and c.admitted_at <= n.now
+           and num_nonnulls(c.headers, c.body, c.evidence, c.probe_target) > 0) as bodies,
        (select count(*) from gateway.commands c
          where c.settled_at is not null and c.expires_at <= n.now
-           and c.admitted_at <= n.now - interval '1 day') as keys,
+           and c.admitted_at <= n.now) as keys,
        (select count(*) from gateway.audit a
          where a.at <= n.now - make_interval(days => $1::int)) as audit,
        (select count(*) from gateway.job_history h
          where h.finished_at <= n.now - make_interval(days => $2::int)) as jobs,
        (select count(*) from gateway.job_keys k
-         where k.finished_at <= n.now - make_interval(days => $3::int)) as job_keys,
+         where k.finished_at <= n.now - make_interval(days => $3::int))
+       -- Those of jobs that go in the same round, as soon as they are out of the history.
+       + (select count(*) from gateway.job_history h
+            join gateway.job_keys k on k.tenant = h.tenant and k.key = h.key and k.job = h.id
+           where h.finished_at <= n.now - make_interval(days => greatest($2::int, $3::int))) as job_keys,
+       (select count(*) from gateway.given_back g
+         where g.expires_at <= n.now
+           and not exists (select from gateway.commands c
+                            where c.tenant = g.tenant and c.key_digest = g.key_digest
+                              and c.settled_at is null)) as given_back,
        (select count(*) from gateway.entities e
-         where $4::int > 0 and e.touched_at <= n.now - make_interval(days => $4::int)
+         where $4::int > 0 and e.touched_at <= n.now - make_interval(days => $4::int + 1)
            and e.open_key is null
            and not exists (select from gateway.job_leases l
                             where l.tenant = e.tenant and l.entity = e.entity)

@@ -1,7 +1,7 @@
 -- name: take_over
 -- guard: the attempt that was judged, unsettled, past its deadline; and all that row 7 asks for (see
 -- migrations/0013).
-select gateway.take_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+select result, before from gateway.take_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
 
 -- name: sweep
 -- guard: one at a time for each pass; only what is older than its lag.

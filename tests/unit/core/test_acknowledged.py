@@ -64,10 +64,10 @@ def test_a_settlement_takes_the_place_of_its_admit() -> None:
 def test_an_attempt_that_took_over_takes_the_place_of_the_one_before() -> None:
     memory, first, second = Acknowledged(), command(by=attempt(1)), command(by=attempt(2))
     memory.admitted(first, 1)
-    memory.taken_over(second, first.attempt, 2)
-    assert memory.commands(2) == [KeptCommand(second, None, first.attempt)]
+    memory.taken_over(second, (attempt(7), first.attempt), 2)
+    assert memory.commands(2) == [KeptCommand(second, None, (attempt(7), first.attempt))]
     memory.settled(second, 201, 3)
-    assert memory.commands(3) == [KeptCommand(second, 201, first.attempt)]
+    assert memory.commands(3) == [KeptCommand(second, 201, (attempt(7), first.attempt))]
 
 
 @pytest.mark.parametrize("order", [(7, 9), (9, 7)])

@@ -7,8 +7,9 @@ import pytest
 from gateway.core.canonical import canonical
 from gateway.core.keys import Refusal
 from gateway.core.model import ProbeRules, Proof
-from gateway.policy import Derived, Match, derive
+from gateway.policy import Derived, Match, derive, outcomes
 from gateway.policy.probes import TargetError, parse_target
+from gateway.policy.schema import RetainModel
 from tests.unit.policy.conftest import Errors, Load
 from tests.unit.policy.texts import command, policy
 
@@ -152,6 +153,31 @@ def _lines(request: str) -> str:
 def test_what_is_probably_not_meant_is_a_warning(load_text: Load, text: str, field: str) -> None:
     (warning,) = load_text(text).warnings
     assert f"commands[0].{field}: " in str(warning)
+
+
+RESENDS = "unknown = 'resend'\nsend_key = 'K'\nresend_within_s = "
+
+
+@pytest.mark.parametrize(
+    ("within_s", "retain", "warned"),
+    [
+        (86_400, "response_days = 1, key_days = 1", False),
+        (86_401, "response_days = 1, key_days = 1", True),
+        (31_536_000, "response_days = 1", False),
+        (31_536_000, "key_days = 364", True),
+    ],
+)
+def test_a_window_that_outlives_the_memory_of_keys_is_a_warning(
+    load_text: Load, within_s: int, retain: str, warned: bool
+) -> None:
+    text = policy(command(more=f"{RESENDS}{within_s}\nretain = {{ {retain} }}"))
+    said = [str(warning) for warning in load_text(text).warnings]
+    assert len(said) == warned
+    assert all("commands[0].resend_within_s: " in each for each in said)
+
+
+def test_the_memory_of_keys_is_the_policys_default() -> None:
+    assert RetainModel().key_days == outcomes._KEY_DAYS
 
 
 def test_each_value_is_one_segment_or_one_parameter() -> None:
