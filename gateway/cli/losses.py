@@ -38,7 +38,8 @@ def register(subparsers: Subparsers) -> None:
         details="As far as a running gateway remembered them: there may be more. `restored` ones\n"
         "were put back: a command as in flight, later unknown, or as settled without its answer;\n"
         "a mark as it was. Where it is false another command has the key now: look for two\n"
-        "effects at the upstream.",
+        "effects at the upstream. A line that says nothing but when: the rows of that loss were\n"
+        "lost in turn.",
         example="fencegate losses",
     )
     listing.add_argument("--all", action="store_true", help="acknowledged ones too")

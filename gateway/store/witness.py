@@ -240,7 +240,7 @@ class Witness:
     ) -> None:
         """Report what is missing; and what was reported before, where that is gone as well."""
         known = self._own_rows if self._own is not None else []
-        both = known + [each for each in missing if each not in known]
+        both = list(dict.fromkeys([*known, *missing]))
         if self._own is not None and not self._own_stands:
             missing = both
         if not missing:
@@ -257,7 +257,7 @@ class Witness:
             if own != self._own:  # acknowledged meanwhile, with what was known by then
                 self._own, self._own_rows = own, missing
             for each, stands in zip(batch, restored, strict=True):
-                # What stands again may be lost again; what does not never will stand.
+                # What stands again may be lost again; the key of what does not is another's.
                 if isinstance(each, KeptCommand) and not stands:
                     self._memory.gone(each.command.attempt)
         _tell(self._own, before, now, missing)

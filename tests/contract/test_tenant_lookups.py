@@ -42,7 +42,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "operator.list": ("commands c", "tenants t", _OPERATOR),
     "retention.due": (
         *("commands c", "commands c", "audit a", "job_history h", "job_keys k", "job_history h"),
-        *("given_back g", "entities e"),
+        *("job_keys k", "given_back g", "entities e"),
         _OPERATOR,
     ),
     "sweep/2": ("commands c", _BACKGROUND),
