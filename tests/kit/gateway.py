@@ -191,6 +191,21 @@ class GatewayProcess:
         assert line is not None, f"no line with {values} within {timeout_s} s: {self.log[-20:]}"
         return line
 
+    @property
+    def written(self) -> int:
+        """How many lines it wrote so far."""
+        return len(self._lines)
+
+    def lines_from(self, number: int) -> tuple[list[str], int]:
+        """The JSON lines from the one with this number on, unparsed, and the number of the next."""
+        fresh = self._lines[number:]
+        return [line for line in fresh if line.startswith("{")], number + len(fresh)
+
+    def wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Ask again with each line that it writes; whether it came true."""
+        with self._grown:
+            return self._grown.wait_for(reached, timeout_s)
+
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
