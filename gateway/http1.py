@@ -38,6 +38,9 @@ __all__ = ["HEAD_LIMIT", "IGNORED_LIMIT", "TAKE_S", "Http1Protocol"]
 IGNORED_LIMIT = 1024 * 1024
 """Bytes that are read and thrown away behind a request that came too early."""
 
+_END = b"\r\n\r\n"
+"""Of a head, of trailers, and of a last chunk without any."""
+
 _App = Callable[[Any, Any, Any], Awaitable[None]]
 
 _FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
@@ -80,6 +83,10 @@ class Http1Protocol(HttpToolsProtocol):
     _read = b""
     _lead: bytearray | None = None  # what was read of a head so far, and of blank lines before it
     _behind = False  # whether the head began behind the end of a message, in one read with it
+    _last = b""  # the end of what was read before, as long as that of a head
+    _body_at = 0  # where in this read a body begins
+    _body_bytes = 0  # of a body, in this read
+    _sized = False  # whether the present message ends with a byte of its body
     _line_bytes = 0  # of the head's lines so far, or of the trailers'
     _got_on = False  # whether this read ended a head or a message, or held bytes of a body
     _idle_bytes = 0  # of reads since one that got on
@@ -195,6 +202,7 @@ class Http1Protocol(HttpToolsProtocol):
             return
         self._got_on = False
         self._read = data
+        self._body_at = self._body_bytes = 0
         if not self._in_body:
             self._lead = self._lead or bytearray()
             self._lead += data
@@ -203,12 +211,26 @@ class Http1Protocol(HttpToolsProtocol):
             self._fresh = False
             self._await(HEAD_S)
         super().data_received(data)
+        if self._lead is None and not self._in_body and not self._ignoring:
+            self._lead = self._left_over(data)
+        self._last = (self._last + data)[-len(_END) :]
         self._read = b""
         # The parser does not say where in a read a head begins, so the rest of a read that got on
         # is not counted. What it held is bounded by the size of a read.
         self._idle_bytes = 0 if self._got_on else self._idle_bytes + len(data)
         if self._idle_bytes > HEAD_LIMIT and not self.transport.is_closing():
             self._refuse(TOO_LONG)
+
+    def _left_over(self, data: bytes) -> bytearray:
+        """What stands behind the end of a message in one read with it. The parser passes over line
+        ends there, and a bare one would not be seen by who checks the next head."""
+        if self._behind:
+            return bytearray()  # where that message began in this read is not known
+        if self._sized:
+            return bytearray(data[self._body_at + self._body_bytes :])
+        read = self._last + data
+        ends = read[len(read.rstrip(b"\r\n")) :]
+        return bytearray(ends[len(_END) :])
 
     # -- from the parser; nothing that it finds has an effect once further requests are ignored
 
@@ -257,6 +279,7 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             return
         self._got_on = True
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -304,6 +327,8 @@ class Http1Protocol(HttpToolsProtocol):
         headers, version = tuple(self.headers), self.parser.get_http_version()
         read, self._lead = bytes(self._lead or b""), None
         line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())
+        self._body_at = read.find(_END, read.find(line)) + len(_END) - len(read) + len(self._read)
+        self._sized = has_body(headers) and not any(n == b"transfer-encoding" for n, _ in headers)
         wrong = check_request_line(line, read, behind=self._behind)
         wrong = wrong or check_head(version, headers, self.url)
         if wrong is None and self.parser.should_upgrade() and has_body(headers):

@@ -21,6 +21,7 @@ entity = "account:{path.account}"
 timeout_s = 60
 """
 
+CODED = "Transfer-Encoding: chunked"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MIB = 1024 * 1024
 
@@ -173,6 +174,32 @@ def test_a_request_behind_an_answer_is_served_on_the_same_connection(scene: Scen
         assert (reply.status, reply.one("Connection")) == (201, None)
         exchange.send(charge(scene, key))
     assert exchange.reply().json() == {"effect": 3}
+
+
+@pytest.mark.parametrize("framing", ["length", "none", "chunks", "chunks and a trailer"])
+@pytest.mark.parametrize(
+    ("between", "status"), [(b"\r\n", 201), (b"\r\n\r\n", 201), (b"\n", 400), (b"\r\n\n", 400)]
+)
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_only_whole_line_ends_stand_behind_a_message(
+    scene: Scene, framing: str, between: bytes, status: int, cut: int
+) -> None:
+    """The parser passes over them with the message in front, so the next head does not show them;
+    ``cut``: so many bytes of that message come in a read of their own, with them."""
+    first = {
+        "length": charge(scene, "one", body=b'"\n\r\n"\n\r\n'),
+        "none": PASSAGE + b"\r\n",
+        "chunks": charge(scene, "one", CODED, body=b"2\r\n{}\r\n0\r\n\r\n"),
+        "chunks and a trailer": charge(scene, "one", CODED, body=b"2\r\n{}\r\n0\r\nX-T:\r\n\r\n"),
+    }[framing]
+    pieces = [first[:-cut], first[-cut:]] if cut else [b"", first]
+    exchange = scene.caller.raw(pieces[0])
+    let_it_read(scene)
+    exchange.send(pieces[1] + between)
+    assert exchange.next().status == 201
+    exchange.send(charge(scene, "two"))
+    assert exchange.next().status == status
+    assert (scene.row("two") is None) == (status == 400)
 
 
 def test_a_head_that_ends_behind_the_answer_is_served_too(scene: Scene) -> None:

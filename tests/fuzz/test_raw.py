@@ -58,7 +58,7 @@ def test_what_is_generated(fired_at: Range, made: Iterator[bytes]) -> None:
     )
     # So that the test cannot go on passing because all of it is refused at once.
     assert fired_at.commands - before > COUNT // 20
-    assert len(fired_at.refusals) >= 12
+    assert len(fired_at.refusals) >= 10
     assert min(fired_at.passages, fired_at.unanswered) > 10
 
 

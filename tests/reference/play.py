@@ -107,7 +107,7 @@ def _class(tried: Raw, heard: bytes, reached: list[Recorded]) -> str:
     if len(reached) > 1:
         return f"{len(reached)} passed on"
     (request,) = reached
-    names = [name.decode("latin-1") for name, _ in request.headers]
-    own = [f"`{name}`" for name in names if name.lower() not in _ORDINARY]
+    names = [name.decode("latin-1").lower() for name, _ in request.headers]
+    own = [f"`{name}`" for name in names if name not in _ORDINARY]
     body = "" if request.body == BODY else f", body of {len(request.body)} bytes"
     return f"passed on{body}{', with ' if own else ''}{', '.join(own)}"
