@@ -34,8 +34,8 @@ usage: python3 dev.py COMMAND [arguments]
   test  [...]   lint, types, layering and tests (arguments go to pytest)
   lint          the same without pytest
   bench [...]   run the benchmarks
-  soak  [...]   what takes minutes: many jobs; failovers by Patroni (which it installs); rules
-                broken one by one, which named tests notice
+  soak  [...]   what takes minutes: many jobs; failovers by Patroni (which it installs); a
+                million fuzz inputs; rules broken one by one, which named tests notice
 """
 
 # The caller's own environment must not decide what runs here: another virtual environment, a

@@ -123,7 +123,10 @@ def _parts(chance: Random, token: bytes) -> _Made:
 
 
 def _thing(chance: Random, token: bytes) -> _Made:
-    target = b"/pay/v1/things?id=%b%b" % (token, chance.choice((b"", b"", b"&b=1", b"", b"&id=2", b"&a[]=%00", b"?")))
+    target = b"/pay/v1/things?id=%b%b" % (
+        token,
+        chance.choice((b"", b"", b"&b=1", b"", b"&id=2", b"&a[]=%00", b"?")),
+    )
     return b"DELETE", target, _control(chance, token), b""
 
 
@@ -152,7 +155,9 @@ _KINDS: tuple[Callable[[Random, bytes], _Made], ...] = (
 def _control(chance: Random, token: bytes) -> list[tuple[bytes, bytes]]:
     key, fence = b"k-" + token, b"%d" % chance.randrange(1, 9)
     if not chance.randrange(6):
-        key = chance.choice((b'"%b"', b"%b,", b'"%b', b"%b;a=1", b"%b b", b"\xe9%b", b'"\\%b"')) % key
+        key = (
+            chance.choice((b'"%b"', b"%b,", b'"%b', b"%b;a=1", b"%b b", b"\xe9%b", b'"\\%b"')) % key
+        )
     if not chance.randrange(6):
         fence = chance.choice(_FENCES)
     lines = [(b"Idempotency-Key", key), (b"X-Execution-Fence", fence)]
@@ -163,12 +168,13 @@ def _json(chance: Random, token: bytes) -> bytes:
     if chance.randrange(3):
         return b'{"id":"%b","amount":100}' % token
     inner = chance.choice(_VALUES)
-    return chance.choice((b'{"id":"%b","a":%b}', b'{"a":"%b","id":%b}', b'["%b",%b]')) % (token, inner)
+    return chance.choice((b'{"id":"%b","a":%b}', b'{"a":"%b","id":%b}', b'["%b",%b]')) % (
+        token,
+        inner,
+    )
 
 
-def _framed(
-    chance: Random, body: bytes, token: bytes
-) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def _framed(chance: Random, body: bytes, token: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     length, chunked = (b"Content-Length", b"%d" % len(body)), (b"Transfer-Encoding", b"chunked")
     how = chance.randrange(24)
     if how < 14:
@@ -190,7 +196,9 @@ def _chunks(chance: Random, body: bytes, token: bytes) -> bytes:
     wire = b"".join(
         b"%b\r\n%b\r\n" % (size % len(piece), piece) for piece in (body[:at], body[at:]) if piece
     )
-    last = b"0\r\n" if chance.randrange(12) else chance.choice((b"00\r\n", b"0;x\r\n", b"0 \r\n", b""))
+    last = (
+        b"0\r\n" if chance.randrange(12) else chance.choice((b"00\r\n", b"0;x\r\n", b"0 \r\n", b""))
+    )
     trailer = b"" if chance.randrange(4) else chance.choice(_TRAILERS).replace(TOKEN, token)
     return wire + last + trailer + b"\r\n"
 
@@ -233,7 +241,10 @@ def _double_line(chance: Random, data: bytes) -> bytes:
 
 
 def _in_front(chance: Random, data: bytes) -> bytes:
-    return chance.choice((b"\r\n", b"\n", b"\r\n\r\n", b"\r", b"\0", b" ", b"PRI * HTTP/2.0\r\n\r\n")) + data
+    return (
+        chance.choice((b"\r\n", b"\n", b"\r\n\r\n", b"\r", b"\0", b" ", b"PRI * HTTP/2.0\r\n\r\n"))
+        + data
+    )
 
 
 def _swell(chance: Random, data: bytes) -> bytes:
@@ -245,7 +256,18 @@ def _swell(chance: Random, data: bytes) -> bytes:
 
 _Damage = Callable[[Random, bytes], bytes]
 _DAMAGE: tuple[_Damage, ...] = (
-    *(_flip, _flip, _insert, _insert, _in_head, _in_head, _cut, _break_off, _double_line, _in_front),
+    *(
+        _flip,
+        _flip,
+        _insert,
+        _insert,
+        _in_head,
+        _in_head,
+        _cut,
+        _break_off,
+        _double_line,
+        _in_front,
+    ),
     _swell,
 )
 
@@ -253,48 +275,195 @@ _HOSTS = (b"localhost",) * 120 + (
     *(b"127.0.0.1", b"[::1]:80", b"", b"localhost, evil", b"evil.example", b"localhost@evil"),
     *(b"localhost:", b"localhost:99999999", b"a b", b"[::1", b"LOCALHOST", b"localhost\xff"),
 )
-_VERSIONS = (b"HTTP/1.0", b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0", b"HTTP/1.2", b"", b"http/1.1", b"RTSP/1.0")
-_METHODS = (b"GET", b"POST", b"TRACE", b"CONNECT", b"PATCH", b"get", b"BREW", b"PROPFIND", b"M-SEARCH", b"")
+_VERSIONS = (
+    b"HTTP/1.0",
+    b"HTTP/1.0",
+    b"HTTP/0.9",
+    b"HTTP/2.0",
+    b"HTTP/1.2",
+    b"",
+    b"http/1.1",
+    b"RTSP/1.0",
+)
+_METHODS = (
+    b"GET",
+    b"POST",
+    b"TRACE",
+    b"CONNECT",
+    b"PATCH",
+    b"get",
+    b"BREW",
+    b"PROPFIND",
+    b"M-SEARCH",
+    b"",
+)
 _TARGETS = (
-    *(b"*", b"/", b"//evil/pay/v1/cases", b"http://localhost/pay/v1/cases", b"http://evil/pay/v1/cases"),
-    *(b"localhost:80", b"/pay/../healthz", b"/pay/v1/%2e%2e/cases", b"/pay/v1/cases#x", b"/pay//v1/cases"),
-    *(b"/pay/v1/cases%00", b"/pay\\v1\\cases", b"/pay/v1/cases;a=1", b"@evil/pay/v1/cases", b"?x", b""),
-    *(b"/pay/v1/caf\xc3\xa9", b"/healthz", b"/metrics", b"/openapi.json", b"/%68ealthz", b"/readyz?x=1"),
+    *(
+        b"*",
+        b"/",
+        b"//evil/pay/v1/cases",
+        b"http://localhost/pay/v1/cases",
+        b"http://evil/pay/v1/cases",
+    ),
+    *(
+        b"localhost:80",
+        b"/pay/../healthz",
+        b"/pay/v1/%2e%2e/cases",
+        b"/pay/v1/cases#x",
+        b"/pay//v1/cases",
+    ),
+    *(
+        b"/pay/v1/cases%00",
+        b"/pay\\v1\\cases",
+        b"/pay/v1/cases;a=1",
+        b"@evil/pay/v1/cases",
+        b"?x",
+        b"",
+    ),
+    *(
+        b"/pay/v1/caf\xc3\xa9",
+        b"/healthz",
+        b"/metrics",
+        b"/openapi.json",
+        b"/%68ealthz",
+        b"/readyz?x=1",
+    ),
 )
 _OWN_PATHS = (
     *(b"/v1/fences", b"/v1/jobs", b"/v1/jobs/claim", b"/v1/jobs/heartbeat", b"/v1/jobs/end"),
     *(b"/v1/evidence", b"/v1/nothing", b"/v1/jobs/00000000-0000-0000-0000-000000000000/cancel"),
 )
-_SEGMENTS = (b"%31", b"%2F..", b"%00", b"..", b";a", b"%E2%80%AE", b"%", b"%zz", b"+", b"%C3%A9", b"a%CC%81")
-_QUERIES = (b"?", b"?a=1", b"?a=1&a=2", b"?_method=DELETE", b"?%5Fmethod=PUT", b"?a[b]=\"", b"?\xff", b"??", b"?a=%")
+_SEGMENTS = (
+    b"%31",
+    b"%2F..",
+    b"%00",
+    b"..",
+    b";a",
+    b"%E2%80%AE",
+    b"%",
+    b"%zz",
+    b"+",
+    b"%C3%A9",
+    b"a%CC%81",
+)
+_QUERIES = (
+    b"?",
+    b"?a=1",
+    b"?a=1&a=2",
+    b"?_method=DELETE",
+    b"?%5Fmethod=PUT",
+    b'?a[b]="',
+    b"?\xff",
+    b"??",
+    b"?a=%",
+)
 _JSON_TYPES = (
     *(b"application/json", b"application/json", b"application/json; charset=utf-16", b"text/plain"),
-    *(b"application/x+json", b"application/json;charset=\"utf-8\"", b"", b"application/json, text/plain"),
+    *(
+        b"application/x+json",
+        b'application/json;charset="utf-8"',
+        b"",
+        b"application/json, text/plain",
+    ),
 )
 _FORMS = (
-    *(b"a=1", b"a=2", b"a=%41", b"b=", b"a[b]=1", b"c", b"a=1", b"a=1", b"id[]=2", b"_method=DELETE", b"id=2", b"%69d=2", b"a=%zz", b"a=\xff", b"&&=", b"id%00=1"),
+    *(
+        b"a=1",
+        b"a=2",
+        b"a=%41",
+        b"b=",
+        b"a[b]=1",
+        b"c",
+        b"a=1",
+        b"a=1",
+        b"id[]=2",
+        b"_method=DELETE",
+        b"id=2",
+        b"%69d=2",
+        b"a=%zz",
+        b"a=\xff",
+        b"&&=",
+        b"id%00=1",
+    ),
     *(b"a[b][c][d][e][f][g]=1", b"iD=2", b".method=PUT", b"a;id=3", b"+id=1"),
 )
-_NAMES = (b"a", b"b", b"c", b"d", b"a", b"id", b"id[]", b"_method", b'x\\"; name=\\"id', b"", b"a\xc3\xa9", b"a%22")
+_NAMES = (
+    b"a",
+    b"b",
+    b"c",
+    b"d",
+    b"a",
+    b"id",
+    b"id[]",
+    b"_method",
+    b'x\\"; name=\\"id',
+    b"",
+    b"a\xc3\xa9",
+    b"a%22",
+)
 _FENCES = (
     *(b"", b"0", b"-1", b"+1", b"01", b"1.0", b"1e3", b"1, 2", b"4611686018427387904", b"9" * 400),
     *(b"\xb2", b"0x10", b"1 2", b"4611686018427387903", b"null"),
 )
 _VALUES = (
-    *(b"1", b"1.0", b"-0", b"1e400", b"NaN", b"null", b"true", b'"\\ud800"', b'"\\u0000"', b"9" * 400),
-    *(b"[" * 300, b'{"id":1,"id":2}', b"[[[]]]", b'"\xff"', b"\xef\xbb\xbf1", b"1e999999999999", b'"\\x"'),
+    *(
+        b"1",
+        b"1.0",
+        b"-0",
+        b"1e400",
+        b"NaN",
+        b"null",
+        b"true",
+        b'"\\ud800"',
+        b'"\\u0000"',
+        b"9" * 400,
+    ),
+    *(
+        b"[" * 300,
+        b'{"id":1,"id":2}',
+        b"[[[]]]",
+        b'"\xff"',
+        b"\xef\xbb\xbf1",
+        b"1e999999999999",
+        b'"\\x"',
+    ),
 )
 _LENGTHS = (
-    *(b"+%d", b"-%d", b"0%d", b"%d, %d".replace(b", %d", b", 0"), b"%d;", b"0x%x", b"%d 0", b"\t%d"),
+    *(
+        b"+%d",
+        b"-%d",
+        b"0%d",
+        b"%d, %d".replace(b", %d", b", 0"),
+        b"%d;",
+        b"0x%x",
+        b"%d 0",
+        b"\t%d",
+    ),
     *(b"9999999999999999999%d", b"%d.0", b"%d\x0b", b"1%d", b"00000000000000000000%d"),
 )
 _CODINGS = (
     *(b"Chunked", b"gzip, chunked", b"chunked, chunked", b"identity", b"chunked;q=1", b"xchunked"),
     *(b"\x0bchunked", b"chunked\t", b"chunked, identity", b",chunked", b"", b'"chunked"'),
 )
-_SIZES = (b"%X", b"0%x", b"%x;a=b", b'%x;a="\r\n"', b"0x%x", b"%x ", b" %x", b"+%x", b"fffffffffffffff%x", b"%x\n")
+_SIZES = (
+    b"%X",
+    b"0%x",
+    b"%x;a=b",
+    b'%x;a="\r\n"',
+    b"0x%x",
+    b"%x ",
+    b" %x",
+    b"+%x",
+    b"fffffffffffffff%x",
+    b"%x\n",
+)
 _TRAILERS = (
-    *(b"X-Trailer: 1\r\n", b"Idempotency-Key: TOKEN\r\n", b"X-Execution-Fence: 9\r\n", b"a b: 1\r\n"),
+    *(
+        b"X-Trailer: 1\r\n",
+        b"Idempotency-Key: TOKEN\r\n",
+        b"X-Execution-Fence: 9\r\n",
+        b"a b: 1\r\n",
+    ),
     *(b"Content-Length: 5\r\n", b" folded\r\n", b"X-Trailer: 1\n", b"no colon\r\n"),
 )
 _PLAIN_LINES = (
@@ -313,7 +482,34 @@ _ODD_LINES = (
     *((b"X-A", b"a\r\n b"), (b"Origin", b"https://evil.example"), (b"Via", b"1.1 fencegate-0")),
 )
 _SPLINTERS = (
-    *(b"\r", b"\n", b"\r\n", b"\0", b" ", b"\t", b"\x0b", b"\x0c", b":", b"\r\n ", b"\r\n\r\n", b"\n\n", b"\x85"),
-    *(b"\xa0", b"\xff", b"%", b"\r\nHost: evil\r\n", b"\r\nContent-Length: 0\r\n", b",", b";", b"\x7f"),
-    *(b"\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    *(
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\0",
+        b" ",
+        b"\t",
+        b"\x0b",
+        b"\x0c",
+        b":",
+        b"\r\n ",
+        b"\r\n\r\n",
+        b"\n\n",
+        b"\x85",
+    ),
+    *(
+        b"\xa0",
+        b"\xff",
+        b"%",
+        b"\r\nHost: evil\r\n",
+        b"\r\nContent-Length: 0\r\n",
+        b",",
+        b";",
+        b"\x7f",
+    ),
+    *(
+        b"\r\nTransfer-Encoding: chunked\r\n",
+        b"0\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ),
 )

@@ -90,8 +90,8 @@ def _read(data: bytes) -> tuple[list[bytes], list[Message]]:
 
 
 def answers(data: bytes, asked: Sequence[bytes]) -> list[Message]:
-    """The responses in ``data``, all of it; raises ``Unreadable``. ``asked``: the methods in order, as
-    far as they are known; an answer to HEAD has no body."""
+    """The responses in ``data``, all of it; raises ``Unreadable``. ``asked``: the methods in order,
+    as far as they are known; an answer to HEAD has no body."""
     stream, found = _Stream(data), []
     while stream.at < len(data):
         is_head = asked[len(found) :][:1] == [b"HEAD"]

@@ -92,11 +92,19 @@ GOOD = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
         (GOOD.replace(b"Length: 2", b"Length: +2"), []),
         (GOOD.replace(b"Length: 2", b"Length: 2\r\nTransfer-Encoding: chunked"), []),
         (GOOD.replace(b"HTTP/1.1", b"HTTP/1.1 "), []),
-        (b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", [b"{}"]),
-        (b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", []),
+        (
+            b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            [b"{}"],
+        ),
+        (
+            b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
+            [],
+        ),
     ],
 )
-def test_the_strict_reader_takes_what_is_well_formed_alone(data: bytes, bodies: list[bytes]) -> None:
+def test_the_strict_reader_takes_what_is_well_formed_alone(
+    data: bytes, bodies: list[bytes]
+) -> None:
     assert [each.body for each in requests(data)] == bodies
 
 
@@ -113,4 +121,3 @@ def test_the_strict_reader_takes_what_is_well_formed_alone(data: bytes, bodies: 
 def test_the_strict_reader_reads_answers_to_their_last_byte(data: bytes) -> None:
     with pytest.raises(Unreadable):
         answers(data, [b"GET"])
-

@@ -7,6 +7,7 @@ in ``raw.py``.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,8 +41,8 @@ from gateway.policy import (
 from gateway.policy.derive import key_and_fence
 from gateway.policy.matcher import PatternError, parse_pattern
 from gateway.policy.templates import TemplateError, parse
-from tests.fuzz.raw import CORPUS
 from tests.fuzz.range import COMMANDS
+from tests.fuzz.raw import CORPUS
 from tests.kit.gateway import policy
 
 __all__ = ["READERS", "body_seeds", "policy_seeds", "read_body", "read_policy"]
@@ -114,10 +115,8 @@ def hops(chance: Random) -> None:
     assert last is None or last.decode("ascii").startswith("fencegate-")
     assert headers.nominated(fields) is not None
     assert headers.loops(fields, b"fencegate-0") in (True, False)
-    try:
+    with contextlib.suppress(ValueError):  # which is what it declares
         forwarded.parse_trusted(_line(chance, _NETWORKS).decode("latin-1"))
-    except ValueError as error:
-        assert str(error)
 
 
 def json(chance: Random) -> None:
@@ -178,23 +177,25 @@ def question(chance: Random) -> None:
 
 def template(chance: Random) -> None:
     text = _damaged(chance, _line(chance, _TEMPLATES)).decode("latin-1")
+    wrong = None
     try:
         made = parse(text)
     except TemplateError as error:
-        assert error.problem.startswith("column ")
-        assert error.mend
+        wrong = error
     else:
         assert made.text == text
         assert len(made.literals) == len(made.placeholders) + 1
+    assert wrong is None or (wrong.problem.startswith("column ") and wrong.mend)
 
 
 def pattern(chance: Random) -> None:
     text = _damaged(chance, _line(chance, _PATTERNS)).decode("latin-1")
+    wrong = None
     try:
         parse_pattern(text)
     except PatternError as error:
-        assert error.problem
-        assert error.mend
+        wrong = error
+    assert wrong is None or (wrong.problem and wrong.mend)
 
 
 def request(chance: Random, policies: Policies | None = None) -> None:
@@ -231,14 +232,15 @@ def read_policy(raw: bytes) -> None:
     """A folder with this file is compiled, or each mistake is named with its mend."""
     with tempfile.TemporaryDirectory(prefix="fencegate-fuzz-") as name:
         (Path(name) / "fuzz.toml").write_bytes(raw)
+        wrong: PolicyErrors | None = None
         try:
             made = load(Path(name), {"SECRET": "x"})
         except PolicyErrors as errors:
-            assert all(error.problem and error.mend for error in errors.errors)
-            assert str(errors).isprintable() or "\n" in str(errors)
+            wrong = errors
         else:
             assert made.mounts
             assert render_report(made)
+        assert wrong is None or all(each.problem and each.mend for each in wrong.errors)
 
 
 READERS: Mapping[str, Callable[[Random], None]] = {
@@ -320,26 +322,62 @@ _BODIES = {
         _PART % (b"id", b"c-1") + _PART % (b"a", b"1") + b"--b--\r\n",
         _PART % (b"id", b"c-1") + b"--b--",
         b"preamble\r\n" + _PART % (b"f", b"\0\xff--b-") + b"--b--\r\nepilogue",
-        b'--b\r\nContent-Disposition: form-data; name="a"; filename="x.txt"\r\n'
-        b"Content-Type: text/plain; charset=utf-8\r\n\r\nx\r\n--b--\r\n",
+        (
+            b'--b\r\nContent-Disposition: form-data; name="a"; filename="x.txt"\r\n'
+            b"Content-Type: text/plain; charset=utf-8\r\n\r\nx\r\n--b--\r\n"
+        ),
         b"--b--\r\n",
     ),
 }
-_KEYS = (b"k-1", b'"k-1"', b'"a\\"b"', b"018f4a3e-7b1c-7000-8000-000000000000", b"a" * 255, b"", b":YQ==:")
+_KEYS = (
+    b"k-1",
+    b'"k-1"',
+    b'"a\\"b"',
+    b"018f4a3e-7b1c-7000-8000-000000000000",
+    b"a" * 255,
+    b"",
+    b":YQ==:",
+)
 _FENCES = (b"42", b"0", b"4611686018427387903", b"9223372036854775807", b"1e3", b"", b"-1", b"042")
 _TARGETS = (
     *(b"/pay/v1/cases", b"http://localhost/pay", b"HTTPS://a:1?", b"*", b"//a/b", b"a:80", b"/a#b"),
 )
-_PREFER = (b"wait=10", b"respond-async, wait=5", b'wait="1"; a=b', b'a="b, wait=1"', b"wait=" + b"9" * 400)
+_PREFER = (
+    b"wait=10",
+    b"respond-async, wait=5",
+    b'wait="1"; a=b',
+    b'a="b, wait=1"',
+    b"wait=" + b"9" * 400,
+)
 _NETWORKS = (b"10.0.0.0/8", b"::1, 10.0.0.1", b"0.0.0.0/0", b"10.0.0.1/8", b"::ffff:10.0.0.1/128")
 _NAMES = (
     *(b"host", b"connection", b"via", b"forwarded", b"x-forwarded-for", b"x-real-ip", b"upgrade"),
-    *(b"content-length", b"transfer-encoding", b"expect", b"idempotency_key", b"origin", b"content-type"),
+    *(
+        b"content-length",
+        b"transfer-encoding",
+        b"expect",
+        b"idempotency_key",
+        b"origin",
+        b"content-type",
+    ),
     *(b"x-execution-entity", b"content-encoding", b"x.http.method", b"te", b"", b"\xff"),
 )
 _FIELD_VALUES = (
-    *(b"localhost", b"close, x-a", b"1.1 fencegate-00ff, 1.0 other (a, b)", b'for="[::1]:80";by=x, for=_a'),
-    *(b"10.0.0.1, 192.0.2.1", b"chunked", b"12", b"100-continue", b"https://a.example", b"", b"gzip"),
+    *(
+        b"localhost",
+        b"close, x-a",
+        b"1.1 fencegate-00ff, 1.0 other (a, b)",
+        b'for="[::1]:80";by=x, for=_a',
+    ),
+    *(
+        b"10.0.0.1, 192.0.2.1",
+        b"chunked",
+        b"12",
+        b"100-continue",
+        b"https://a.example",
+        b"",
+        b"gzip",
+    ),
     *(b"application/json; charset=utf-16", b"account:c-1", b"for=10.0.0.1", b"unknown", b"[::1]"),
 )
 _QUESTIONS = (
@@ -353,11 +391,23 @@ _QUESTIONS = (
     b'{"entity":"e","lease_s":1e308,"run_at":"2026-01-01T00:00:00Z"}',
 )
 _TEMPLATES = (
-    *(b"account:{path.account}", b"{body./input/id}:{query.x}", b"{header.X-A}", b"a{path.b}c{path.d}"),
+    *(
+        b"account:{path.account}",
+        b"{body./input/id}:{query.x}",
+        b"{header.X-A}",
+        b"a{path.b}c{path.d}",
+    ),
     *(b"{body./a~1b~0c}", b"{", b"}", b"{path.}", b"{query.a}{query.b}", b"{nothing.x}"),
 )
 _PATTERNS = (
-    *(b"POST /v1/accounts/{account}/charges", b"PUT /a", b"POST /{a}/{a}", b"GET /x/", b"POST a", b""),
+    *(
+        b"POST /v1/accounts/{account}/charges",
+        b"PUT /a",
+        b"POST /{a}/{a}",
+        b"GET /x/",
+        b"POST a",
+        b"",
+    ),
     *(b"post /a", b"POST /%41", b"POST /a/../b", b"POST /{}", b"POST  /a"),
 )
 _QUERIES = (b"", b"", b"a=1", b"id=c-1", b"id=1&id=2", b"a[b]=1", b"_method=PUT", b"%00", b"id=%31")
@@ -369,9 +419,60 @@ _REQUESTS = (
     ("DELETE", b"/pay/v1/things", "json"),
 )
 _SPLINTERS = (
-    *(b"", b"", b"\0", b"\r\n", b"\n", b" ", b"\t", b'"', b"'", b"\\", b"%", b"%00", b"%zz", b"&", b"=", b";"),
-    *(b"{", b"}", b"[", b"]", b":", b",", b"/", b"..", b"#", b"\xff", b"\xc3\xa9", b"\xe2\x80\xae", b"e999999"),
-    *(b"-", b"0", b"9" * 40, b"null", b"\\u0000", b"\\ud800", b"--b", b"--b--", b"\r\n--b\r\n", b"__", b"a" * 300),
-    *(b"\xf0\x9f\x98\x80", b"\xed\xa0\x80", b"\x85", b"~1", b"true", b"\n[[commands]]\n", b"\n[x]\n"),
+    *(
+        b"",
+        b"",
+        b"\0",
+        b"\r\n",
+        b"\n",
+        b" ",
+        b"\t",
+        b'"',
+        b"'",
+        b"\\",
+        b"%",
+        b"%00",
+        b"%zz",
+        b"&",
+        b"=",
+        b";",
+    ),
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b"/",
+        b"..",
+        b"#",
+        b"\xff",
+        b"\xc3\xa9",
+        b"\xe2\x80\xae",
+        b"e999999",
+    ),
+    *(
+        b"-",
+        b"0",
+        b"9" * 40,
+        b"null",
+        b"\\u0000",
+        b"\\ud800",
+        b"--b",
+        b"--b--",
+        b"\r\n--b\r\n",
+        b"__",
+        b"a" * 300,
+    ),
+    *(
+        b"\xf0\x9f\x98\x80",
+        b"\xed\xa0\x80",
+        b"\x85",
+        b"~1",
+        b"true",
+        b"\n[[commands]]\n",
+        b"\n[x]\n",
+    ),
 )
 _POLICY_TEXTS = (policy("https://api.example", *COMMANDS), *(text for _, text in policy_seeds()))

@@ -83,8 +83,9 @@ def _found() -> str | None:
 
 def _await(process: subprocess.Popen[str], port: int) -> None:
     while process.poll() is None:
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(
-            ("127.0.0.1", port), _START_S
+        with (
+            contextlib.suppress(ConnectionRefusedError),
+            socket.create_connection(("127.0.0.1", port), _START_S),
         ):
             return
     assert process.stderr is not None

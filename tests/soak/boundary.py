@@ -12,6 +12,7 @@ _SETTLE = "tests/unit/core/test_settle.py::"
 _DERIVE = "tests/unit/policy/test_derive.py::"
 _BAD = "tests/e2e/test_bad_input.py::"
 _E2E = "tests/e2e/test_boundary.py::"
+_HTTP1 = "tests/e2e/test_http1.py::"
 
 BOUNDARY = [
     Mutant(
@@ -107,6 +108,13 @@ BOUNDARY = [
         "        if _answer_due(self.cycle):\n",
         "        if False:\n",
         (f"{_BAD}test_garbage_behind_a_request_is_never_its_answer",),
+    ),
+    Mutant(
+        "gateway/http1.py",
+        "what is left over behind a message is looked at",
+        "            self._lead = self._left_over(data)\n",
+        "            pass\n",
+        (f"{_HTTP1}test_only_whole_line_ends_stand_behind_a_message",),
     ),
     Mutant(
         "gateway/proxy/intake.py",
