@@ -82,11 +82,10 @@ class Http1Protocol(HttpToolsProtocol):
     _in_body = False  # behind a head, and before the end of its message
     _read = b""
     _lead: bytearray | None = None  # what was read of a head so far, and of blank lines before it
-    _behind = False  # whether the head began behind the end of a message, in one read with it
     _last = b""  # the end of what was read before, as long as that of a head
     _body_at = 0  # where in this read a body begins
     _body_bytes = 0  # of a body, in this read
-    _sized = False  # whether the present message ends with a byte of its body
+    _coded = False  # whether the present message comes in chunks
     _line_bytes = 0  # of the head's lines so far, or of the trailers'
     _got_on = False  # whether this read ended a head or a message, or held bytes of a body
     _idle_bytes = 0  # of reads since one that got on
@@ -213,7 +212,7 @@ class Http1Protocol(HttpToolsProtocol):
         super().data_received(data)
         if self._lead is None and not self._in_body and not self._ignoring:
             self._lead = self._left_over(data)
-        self._last = (self._last + data)[-len(_END) :]
+        self._last = (self._last + data[-len(_END) :])[-len(_END) :]
         self._read = b""
         # The parser does not say where in a read a head begins, so the rest of a read that got on
         # is not counted. What it held is bounded by the size of a read.
@@ -224,9 +223,7 @@ class Http1Protocol(HttpToolsProtocol):
     def _left_over(self, data: bytes) -> bytearray:
         """What stands behind the end of a message in one read with it. The parser passes over line
         ends there, and a bare one would not be seen by who checks the next head."""
-        if self._behind:
-            return bytearray()  # where that message began in this read is not known
-        if self._sized:
+        if not self._coded:
             return bytearray(data[self._body_at + self._body_bytes :])
         read = self._last + data
         ends = read[len(read.rstrip(b"\r\n")) :]
@@ -237,10 +234,13 @@ class Http1Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._ignoring:
             return
-        self._head_open, self._line_bytes = True, 0
-        self._behind = self._lead is None
+        if self._lead is None and self._coded:
+            # Where the last chunk ended in this read is not known; and it was sent too early.
+            self._ignore_further()
+            return
         if self._lead is None:
-            self._lead = bytearray(self._read)
+            self._lead = self._left_over(self._read)
+        self._head_open, self._line_bytes = True, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -308,13 +308,16 @@ class Http1Protocol(HttpToolsProtocol):
     # -- one request at a time
 
     def _ignore_further(self) -> None:
-        """A further request came before the answer to the present one. uvicorn would stop reading
+        """A further request came before the answer to the present one, or began in one read with
+        its last chunk. uvicorn would stop reading
         and queue it: the present caller could then hang up unseen, and be admitted all the same.
         So it is never executed, the connection closes behind the answer that is due, and its
         caller repeats what was not answered (RFC 9112 §9.3.2). Until then we read on: an end of
         the stream must reach the present request."""
         self._ignoring = True
         self.cycle.keep_alive = False
+        if _answered(self.cycle):
+            self.transport.close()  # nothing is due that would close it
 
     def _throw_away(self, data: bytes) -> None:
         self._ignored_bytes += len(data)
@@ -328,8 +331,8 @@ class Http1Protocol(HttpToolsProtocol):
         read, self._lead = bytes(self._lead or b""), None
         line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())
         self._body_at = read.find(_END, read.find(line)) + len(_END) - len(read) + len(self._read)
-        self._sized = has_body(headers) and not any(n == b"transfer-encoding" for n, _ in headers)
-        wrong = check_request_line(line, read, behind=self._behind)
+        self._coded = any(name == b"transfer-encoding" for name, _ in headers)
+        wrong = check_request_line(line, read)
         wrong = wrong or check_head(version, headers, self.url)
         if wrong is None and self.parser.should_upgrade() and has_body(headers):
             # The parser takes what follows for the new protocol: the command would lose its body.

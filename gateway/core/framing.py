@@ -62,17 +62,13 @@ def check_head(version: str, headers: Headers, target: bytes) -> str | None:
     )
 
 
-def check_request_line(line: bytes, read: bytes, *, behind: bool) -> str | None:
+def check_request_line(line: bytes, read: bytes) -> str | None:
     """Whether ``line``, as the parser understood it, is what was read. It takes several blanks for
     one, other protocols for HTTP, and a bare CR or LF for an empty line (RFC 9112 §2.2, §3).
 
-    ``read``: everything from the end of the message before up to that of the head; ``behind``: with
-    some of that message in front.
+    ``read``: everything from the end of the message before up to that of the head.
     """
-    at = read.find(line)
-    if at < 0 or (not behind and read[:at].replace(b"\r\n", b"")):
-        return UNREADABLE
-    return None
+    return UNREADABLE if read.partition(line)[0].replace(b"\r\n", b"") else None
 
 
 def check_message(method: str, target: bytes, headers: Headers, size: int) -> str | None:

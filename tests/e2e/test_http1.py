@@ -202,6 +202,34 @@ def test_only_whole_line_ends_stand_behind_a_message(
     assert (scene.row("two") is None) == (status == 400)
 
 
+@pytest.mark.parametrize(("between", "status"), [(b"", 201), (b"\r\n", 201), (b"\n", 400)])
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 3 * HEAD_LIMIT])
+def test_half_a_head_behind_a_message_is_read_from_where_that_ends(
+    scene: Scene, body: bytes, between: bytes, status: int
+) -> None:
+    second = charge(scene, "two")
+    first = charge(scene, "one", body=body) if body else PASSAGE + b"\r\n"
+    exchange = scene.caller.raw(first + between + second[:40])
+    assert exchange.next().status == 201
+    exchange.send(second[40:])
+    assert exchange.next().status == status
+    assert (scene.row("two") is None) == (status == 400)
+
+
+@pytest.mark.parametrize("between", [b"", b"\r\n", b"\n"])
+def test_a_head_that_begins_in_one_with_a_last_chunk_is_never_read(
+    scene: Scene, between: bytes
+) -> None:
+    """What stands between the two cannot be told from chunks, and it was sent before the answer."""
+    first = charge(scene, "one", CODED, body=b"2\r\n{}\r\n0\r\n\r\n")
+    second = charge(scene, "two")
+    exchange = scene.caller.raw(first + between + second[:40])
+    reply = exchange.next()
+    assert (reply.status, reply.one("Connection")) == (201, "close")
+    is_alive(scene)
+    assert (scene.row("two"), scene.upstream.count) == (None, 2)
+
+
 def test_a_head_that_ends_behind_the_answer_is_served_too(scene: Scene) -> None:
     exchange, gate = held(scene)
     second = charge(scene, "second")

@@ -16,7 +16,7 @@ from tests.fuzz.reader import Unreadable, answers, requests
 from tests.kit.db import Server
 from tests.reference.inputs import INPUTS
 
-SEED, COUNT, VOLLEY = 20_26, 3_000, 100
+SEED, COUNT, VOLLEY = 20_26, 2_000, 100
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ DEAR = {"policies": 0.002, "form": 0.05, "multipart": 0.05, "json": 0.05, "head"
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_raw_inputs(postgres: Server) -> None:
+    print(f"\nseed {SEED}")
     with open_range(postgres) as there:
         began, chance, made = time.monotonic(), Random(SEED), tokens("t")
         inputs = (generated(chance, made) for _ in range(RAW))
@@ -45,7 +46,7 @@ def test_raw_inputs(postgres: Server) -> None:
         there.finish()
         after, took = _resident_mib(there), time.monotonic() - began
         print(
-            f"\nseed {SEED}: {there.inputs} raw inputs in {took:.0f} s,"
+            f"{there.inputs} raw inputs in {took:.0f} s,"
             f" {there.commands} commands and {there.passages} passages sent up,"
             f" {there.unanswered} whose caller never ended them;"
             f" {before:.0f} MiB after {settled}, {after:.0f} MiB at the end"

@@ -134,12 +134,7 @@ LINE = b"GET /a HTTP/1.1\r\n"
     ],
 )
 def test_a_request_line_is_taken_as_it_is_written(read: bytes, passes: bool) -> None:
-    assert (check_request_line(LINE, read, behind=False) is None) is passes
-
-
-def test_behind_another_message_only_the_line_itself_is_looked_at() -> None:
-    assert check_request_line(LINE, b"}\n" + LINE, behind=True) is None
-    assert check_request_line(LINE, b"}\nGET /a RTSP/1.1\r\n", behind=True) == UNREADABLE
+    assert (check_request_line(LINE, read) is None) is passes
 
 
 def test_only_http_1_0_may_go_without_a_host() -> None:
