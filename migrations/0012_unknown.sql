@@ -18,9 +18,11 @@ alter table gateway.commands
 
 -- Commands that were not settled some seconds after they were admitted, found by gateway.sweep. Only
 -- those: so neither admit nor settle writes here, and it stays small.
--- due_at: when to look at it next. busy_until: a probe is on its way until then at most; who died
--- with one leaves it due again. tries: looks so far. absent_at: when the first "not executed" that
--- counts was recorded.
+-- due_at: when to look at it next. upstream_digest: as the command's, once it was said that it is
+-- unknown and only those who may ask about it have anything to do; null before, for anybody.
+-- busy_until: a probe is on its way until then at most; who died with one leaves it due again.
+-- tries: probes so far. asked_at, said: of the last one, database time before it was sent, and what came
+-- of it. absent_at: when the first "not executed" that counts was recorded.
 create table gateway.watched (
     tenant     int not null,
     key_digest bytea not null,
@@ -30,9 +32,24 @@ create table gateway.watched (
     busy_until timestamptz not null default '-infinity',
     tries      int not null default 0,
     absent_at  timestamptz,
+    asked_at   timestamptz,
+    said       text,
+    upstream_digest bytea,
     constraint watched_pkey primary key (tenant, key_digest)
 );
-create index watched_due_idx on gateway.watched (due_at);
+create index watched_new_idx on gateway.watched (due_at) where upstream_digest is null;
+-- So that a look reads only what its process may ask about, however much of others' is due.
+create index watched_due_idx on gateway.watched (policy, upstream_digest, due_at)
+ where upstream_digest is not null;
+
+-- An attempt that takes over from an unknown one says so, and so does its answer. Not "resolved": where
+-- rows are missed, that says that nothing was lost.
+alter table gateway.audit
+    drop constraint audit_event_check,
+    add constraint audit_event_check check (event in (
+        'fence_stale', 'fence_refused', 'entity_mismatch', 'key_reused', 'released',
+        'outcome_unknown', 'taken_over', 'settled', 'resolved', 'late_evidence',
+        'duplicate_effect_suspected', 'heartbeat_lost', 'lease_expired', 'result_rejected', 'operator')) not valid;
 
 -- How far gateway.sweep has read the commands, by admitted_at. near: soon after they were admitted.
 -- far: once more when any timeout (an hour at most) is long over, for what was committed so late that

@@ -44,7 +44,7 @@ begin
            and (c.attempt = i.attempt or i.attempt = any (c.earlier)) and c.settled_at is null
         returning i.ord, c.tenant, c.key_digest, c.entity, c.attempt, c.settled_by, c.principal,
                   c.policy, c.key, c.fence, c.request_id, c.fingerprint, c.status,
-                  c.attempt = i.attempt as by_own
+                  c.attempt = i.attempt as by_own, c.earlier is not null as again
     ), freed as (
         update gateway.entities e
            set open_key = null, open_attempt = null, open_until = null, touched_at = v_now
@@ -60,6 +60,16 @@ begin
                    when d.by_own then 'its own attempt' else 'an attempt that was taken over' end)
           from done d
          where d.settled_by = 'late'
+            on conflict (tenant, id) do nothing
+    ), resent as (
+        insert into gateway.audit (
+            tenant, id, at, event, principal, policy, entity, key, fence, attempt, request_id,
+            fingerprint, reason)
+        select d.tenant, gateway.audit_id(d.attempt, 'settled'), v_now, 'settled',
+               d.principal, d.policy, d.entity, d.key, d.fence, d.attempt, d.request_id,
+               d.fingerprint, format('sent again, and answered %s', d.status)
+          from done d
+         where d.settled_by = 'answer' and d.again
             on conflict (tenant, id) do nothing
     )
     select i.ord,
@@ -279,7 +289,16 @@ begin
     insert into gateway.watched (tenant, key_digest, attempt, policy, due_at)
     values (p_tenant, p_key_digest, p_attempt, v_row.policy, v_row.deadline)
         on conflict (tenant, key_digest) do update
-       set attempt = excluded.attempt, due_at = excluded.due_at, tries = 0, absent_at = null;
+       set attempt = excluded.attempt, policy = excluded.policy, due_at = excluded.due_at, tries = 0, absent_at = null,
+           upstream_digest = null, asked_at = null, said = null;
+    insert into gateway.audit (
+        tenant, id, at, event, principal, policy, entity, key, fence, attempt, request_id, fingerprint,
+        reason)
+    values (
+        p_tenant, gateway.audit_id(p_attempt, 'taken_over'), v_now, 'taken_over', p_principal,
+        v_row.policy, v_row.entity, v_row.key, p_fence, p_attempt, p_request_id, v_row.fingerprint,
+        format('sent again under the same key of its upstream, in place of attempt %s', p_judged))
+        on conflict (tenant, id) do nothing;
     return query select 'taken', v_row.earlier;
 end
 $$;

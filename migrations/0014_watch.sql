@@ -63,7 +63,8 @@ begin
          order by r.tenant, r.key_digest
             on conflict (tenant, key_digest) do update
            set attempt = excluded.attempt, policy = excluded.policy, due_at = excluded.due_at,
-               tries = 0, absent_at = null, busy_until = '-infinity'
+               tries = 0, absent_at = null, busy_until = '-infinity', upstream_digest = null,
+               asked_at = null, said = null
          where watched.attempt <> excluded.attempt
     )
     select max(r.admitted_at), count(*) into v_to, v_n from read r;
@@ -75,11 +76,27 @@ begin
 end
 $$;
 
--- Take what is due, at most p_limit: say what is unknown, forget what is not, and return what is to be
--- asked about, at most p_asks of it; what is beyond that stays due.
+-- A command that is settled or gone is no longer watched; nor one that only a person, or a caller's own
+-- request, can decide, once it was said that it is unknown. The rows are locked by who calls.
+create function gateway.let_go(p_tenant int[], p_key_digest bytea[], p_now timestamptz) returns void
+language sql
+as $$
+    delete from gateway.watched w
+     using unnest(p_tenant, p_key_digest) as i (tenant, key_digest)
+      left join gateway.commands c
+        on c.tenant = i.tenant and c.key_digest = i.key_digest and c.settled_at is null
+     where w.tenant = i.tenant and w.key_digest = i.key_digest
+       and (c.attempt is null
+            or (c.deadline <= p_now and (c.unknown <> 'probe' or c.probe_target is null)));
+$$;
+
+-- Take what is due. Of what nobody has looked at yet, whoever's it is, at most p_limit: say what is
+-- unknown, forget what is not. Then return what is to be asked about, at most p_asks of it, the
+-- policies in turn, so that none waits behind the list of another; what is beyond that stays due.
 -- p_policy, p_digest: the commands that this process can ask about, and the upstream, account and key
 -- field that it would ask. Guard: due, not being asked about, admitted as "probe", by this policy and
--- to the same upstream and account: another account would know nothing of it, and say so.
+-- to the same upstream and account: another account would know nothing of it, and say so. What this
+-- process may not ask about it neither locks nor changes: that is due until one comes which may.
 -- What is returned is this process's for p_busy_ms; gateway.probed ends that.
 create function gateway.take_due(
     p_policy text[], p_digest bytea[], p_limit int, p_asks int, p_busy_ms int
@@ -89,6 +106,7 @@ create function gateway.take_due(
 )
 language plpgsql
 set enable_seqscan = off
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
@@ -100,62 +118,108 @@ declare
 begin
     select array_agg(d.tenant), array_agg(d.key_digest) into v_tenant, v_digest
       from (select w.tenant, w.key_digest from gateway.watched w
-             where w.due_at <= v_now and (w.tries = 0 or w.policy = any (p_policy))
+             where w.upstream_digest is null and w.due_at <= v_now
              order by w.due_at limit p_limit
                for update skip locked) as d;
+    if v_tenant is not null then
+        perform gateway.tell_unknown(
+                    array_agg(i.tenant), array_agg(i.key_digest), array_agg(c.attempt))
+           from unnest(v_tenant, v_digest) as i (tenant, key_digest)
+           join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest;
+        perform gateway.let_go(v_tenant, v_digest, v_now);
+        update gateway.watched w
+           set attempt = c.attempt, policy = c.policy,
+               upstream_digest = case when c.deadline <= v_now then c.upstream_digest end,
+               due_at = case when c.deadline <= v_now then w.due_at else c.deadline end
+          from unnest(v_tenant, v_digest) as i (tenant, key_digest)
+          join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
+         where w.tenant = i.tenant and w.key_digest = i.key_digest;
+    end if;
+
+    select array_agg(d.tenant), array_agg(d.key_digest) into v_tenant, v_digest
+      from unnest(p_policy, p_digest) as p (policy, digest)
+     cross join lateral (
+        select w.tenant, w.key_digest from gateway.watched w
+         where w.policy = p.policy and w.upstream_digest = p.digest and w.due_at <= v_now
+         order by w.due_at limit p_asks
+           for update skip locked) as d;
     if v_tenant is null then
         return;
     end if;
-
-    -- A command that is settled or gone is no longer watched; nor one that only a person, or a
-    -- caller's own request, can decide, once it was said that it is unknown.
-    perform gateway.tell_unknown(array_agg(w.tenant), array_agg(w.key_digest), array_agg(c.attempt))
-       from unnest(v_tenant, v_digest) as i (tenant, key_digest)
-       join gateway.watched w on w.tenant = i.tenant and w.key_digest = i.key_digest
-       join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
-      where w.tries = 0;
-    delete from gateway.watched w
-     using unnest(v_tenant, v_digest) as i (tenant, key_digest)
-      left join gateway.commands c
-        on c.tenant = i.tenant and c.key_digest = i.key_digest and c.settled_at is null
-     where w.tenant = i.tenant and w.key_digest = i.key_digest
-       and (c.attempt is null
-            or (c.deadline <= v_now and (c.unknown <> 'probe' or c.probe_target is null)));
+    perform gateway.let_go(v_tenant, v_digest, v_now);
 
     return query
     with found as (
-        select c.tenant, c.key_digest, c.attempt, c.policy, c.entity, c.probe_target, c.deadline,
-               w.attempt = c.attempt as same,
-               p.digest is not null as ours,
-               p.digest = c.upstream_digest as theirs,
-               row_number() over (
-                   partition by c.deadline <= v_now and p.digest = c.upstream_digest
-                   order by w.due_at) as place
+        select c.tenant, c.key_digest, c.attempt, c.policy, c.entity, c.probe_target, w.due_at,
+               w.attempt = c.attempt and c.deadline <= v_now and p.digest is not null as same,
+               row_number() over (partition by c.policy order by w.due_at) as place
           from unnest(v_tenant, v_digest) as i (tenant, key_digest)
           join gateway.watched w on w.tenant = i.tenant and w.key_digest = i.key_digest
           join gateway.commands c on c.tenant = i.tenant and c.key_digest = i.key_digest
-          left join unnest(p_policy, p_digest) as p (policy, digest) on p.policy = c.policy
+          left join unnest(p_policy, p_digest) as p (policy, digest)
+            on p.policy = c.policy and p.digest = c.upstream_digest
+    ), renewed as (  -- the key was given back, and another attempt has it: from the beginning
+        update gateway.watched w
+           set attempt = f.attempt, policy = f.policy, upstream_digest = null, tries = 0,
+               absent_at = null, asked_at = null, said = null
+          from found f
+         where w.tenant = f.tenant and w.key_digest = f.key_digest and not f.same
     ), due as (
         select f.* from found f
-         where f.place <= p_asks or (f.deadline <= v_now and f.theirs) is not true
-    ), moved as (
+         where f.same
+         order by f.place, f.due_at limit p_asks
+    ), taken as (
         update gateway.watched w
-           set attempt = d.attempt,
-               due_at = case when d.deadline > v_now then d.deadline
-                             when not d.ours then v_now
-                             when not d.theirs then v_now + interval '5 minutes'
-                             else v_now + p_busy_ms * interval '1 millisecond' end,
-               busy_until = case when d.deadline <= v_now and d.theirs
-                                 then v_now + p_busy_ms * interval '1 millisecond'
-                                 else w.busy_until end,
-               tries = case when d.deadline > v_now then 0 else w.tries + 1 end,
-               absent_at = case when d.same then w.absent_at end
+           set due_at = v_now + p_busy_ms * interval '1 millisecond',
+               busy_until = v_now + p_busy_ms * interval '1 millisecond',
+               tries = w.tries + 1
           from due d
          where w.tenant = d.tenant and w.key_digest = d.key_digest
     )
     select d.tenant, d.key_digest, d.attempt, d.policy, d.entity, d.probe_target, v_now
-      from due d
-     where d.deadline <= v_now and d.theirs;
+      from due d;
+end
+$$;
+
+-- Which of these commands have some that are due for p_late_s and that the process may not ask about,
+-- since they were sent to another upstream, account or key field than it would ask. Reads one row for
+-- each digest that is about, and at most a hundred of its own list.
+create function gateway.not_ours(p_policy text[], p_digest bytea[], p_late_s int)
+returns table (policy text)
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_late timestamptz := gateway.clock() - make_interval(secs => p_late_s);
+begin
+    return query
+    with recursive digests (policy, ours, digest) as (
+        select p.policy, p.digest, (
+            select w.upstream_digest from gateway.watched w
+             where w.policy = p.policy and w.upstream_digest is not null
+             order by w.upstream_digest limit 1)
+          from unnest(p_policy, p_digest) as p (policy, digest)
+        union all
+        select d.policy, d.ours, (
+            select w.upstream_digest from gateway.watched w
+             where w.policy = d.policy and w.upstream_digest > d.digest
+             order by w.upstream_digest limit 1)
+          from digests d
+         where d.digest is not null
+    )
+    select distinct d.policy from digests d
+     where d.digest <> d.ours
+       and exists (
+        select from (
+            select w.tenant, w.key_digest from gateway.watched w
+             where w.policy = d.policy and w.upstream_digest = d.digest and w.due_at <= v_late
+             order by w.due_at limit 100) w
+          join gateway.commands c on c.tenant = w.tenant and c.key_digest = w.key_digest
+         where c.settled_at is null);
 end
 $$;
 
@@ -177,10 +241,10 @@ begin
     return query
     with asked as (
         insert into gateway.watched as w (
-            tenant, key_digest, attempt, policy, due_at, busy_until, tries)
+            tenant, key_digest, attempt, policy, due_at, busy_until, tries, upstream_digest)
         select c.tenant, c.key_digest, c.attempt, c.policy,
                v_now + p_busy_ms * interval '1 millisecond',
-               v_now + p_busy_ms * interval '1 millisecond', 1
+               v_now + p_busy_ms * interval '1 millisecond', 1, c.upstream_digest
           from gateway.commands c
          where c.tenant = p_tenant and c.key_digest = p_key_digest and c.attempt = p_attempt
            and c.settled_at is null and c.deadline <= v_now
@@ -189,6 +253,7 @@ begin
             on conflict (tenant, key_digest) do update
            set attempt = excluded.attempt, policy = excluded.policy, due_at = excluded.due_at,
                busy_until = excluded.busy_until, tries = w.tries + 1,
+               upstream_digest = excluded.upstream_digest,
                absent_at = case when w.attempt = excluded.attempt then w.absent_at end
          where w.busy_until <= v_now
         returning w.tenant, w.key_digest
@@ -200,6 +265,11 @@ begin
     perform gateway.tell_unknown(array[p_tenant], array[p_key_digest], array[p_attempt]);
 end
 $$;
+
+-- A time for people, in UTC.
+create function gateway.utc(p_at timestamptz) returns text
+language sql immutable
+    return to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
 
 -- What a probe showed. p_verdict: applied | absent | nothing. p_asked_at: the database's time before
 -- the probe was sent. p_status, p_headers, p_body: the response to replay, null where none is.
@@ -231,8 +301,11 @@ begin
        or (p_verdict = 'absent' and p_asked_at >= v_counts
            and p_asked_at >= v_watched.absent_at + v_pause) then
         select c.result into v_result from gateway.conclude(
-            p_tenant, p_key_digest, p_attempt, p_verdict = 'applied', 'probe', p_reason, p_principal,
-            p_status, p_headers, p_body) as c;
+            p_tenant, p_key_digest, p_attempt, p_verdict = 'applied', 'probe',
+            case when p_verdict = 'applied' then p_reason
+                 else format('%s, asked at %s; so was one that was recorded at %s', p_reason,
+                             gateway.utc(p_asked_at), gateway.utc(v_watched.absent_at)) end,
+            p_principal, p_status, p_headers, p_body) as c;
     elsif p_verdict = 'absent' and p_asked_at >= v_counts and v_watched.absent_at is null then
         v_result := 'absent-once';
     end if;
@@ -240,7 +313,13 @@ begin
     -- Where it is decided there is no such row any more. Pauses double, to five minutes at most,
     -- unless the policy's own is longer.
     update gateway.watched w
-       set busy_until = v_now,
+       set busy_until = v_now, asked_at = p_asked_at,
+           said = p_reason || case
+               when v_result = 'absent-once' then '; it takes a second one'
+               when p_verdict = 'absent' and p_asked_at < v_counts
+                   then '; that counts only when settle_delay_s is over'
+               when p_verdict = 'absent' then '; too soon behind the first that counts'
+               else '' end,
            absent_at = case when v_result = 'absent-once' then v_now else w.absent_at end,
            due_at = case
                when v_result = 'absent-once' then v_now + v_pause

@@ -160,7 +160,8 @@ begin
           from again a
          order by a.tenant, a.key_digest
             on conflict (tenant, key_digest) do update
-           set attempt = excluded.attempt, due_at = excluded.due_at, tries = 0, absent_at = null
+           set attempt = excluded.attempt, due_at = excluded.due_at, tries = 0, absent_at = null,
+               upstream_digest = null, asked_at = null, said = null
     )
     update gateway.entities e
        set open_key = a.key_digest, open_attempt = a.attempt, open_until = a.deadline

@@ -27,6 +27,8 @@ Event = Literal[
     "key_reused",
     "released",
     "outcome_unknown",
+    "taken_over",
+    "settled",
     "resolved",
     "late_evidence",
     "duplicate_effect_suspected",

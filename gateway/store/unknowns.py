@@ -110,13 +110,19 @@ class UnknownStore:
     async def take_due(
         self, asks: Mapping[str, bytes], limit: int, room: int, busy_ms: int
     ) -> list[Due]:
-        """Take at most ``limit`` of the list; what comes back, at most ``room`` of it, is to be
-        asked about, and ours for ``busy_ms``. ``asks``: the commands that can be, and the upstream
-        digest of each."""
+        """Say of at most ``limit`` new ones that they are unknown. What comes back, at most
+        ``room``, is to be asked about, and ours for ``busy_ms``. ``asks``: the commands that can
+        be, and the upstream digest of each; all else is left as it is to who may ask about it."""
         rows = await self._ask.fetch(
             _SQL["take_due"], list(asks), list(asks.values()), limit, room, busy_ms
         )
         return [_due(row) for row in rows]
+
+    async def not_ours(self, asks: Mapping[str, bytes], late_s: int) -> list[str]:
+        """Which of the commands in ``asks`` have unknown ones, due for ``late_s``, that were sent
+        to another upstream, account or key field than it would be asked now."""
+        rows = await self._ask.fetch(_SQL["not_ours"], list(asks), list(asks.values()), late_s)
+        return [row[0] for row in rows]
 
     async def ask_now(self, command: Command, judged: UUID, busy_ms: int) -> Due | None:
         """Take one command because its caller asks; ``None`` where somebody is asking already, or

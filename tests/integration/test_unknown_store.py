@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import asyncpg
@@ -76,6 +78,12 @@ def look(dsn: str, asks: Asks = ASKS, room: int = 100) -> list[bytes]:
 
 def listed(dsn: str) -> int:
     return with_connection(dsn, lambda conn: conn.fetchval("select count(*) from gateway.watched"))
+
+
+def watched(dsn: str) -> list[dict[str, Any]]:
+    sql = "select * from gateway.watched order by tenant, key_digest"
+    found = with_connection(dsn, lambda conn: conn.fetch(sql))
+    return [dict(row) for row in found]
 
 
 def audit(dsn: str) -> list[str]:
@@ -247,13 +255,64 @@ def test_what_is_beyond_the_room_stays_due_and_is_told_all_the_same(database: st
     ids=["none", "another-policy", "another-account"],
 )
 def test_who_cannot_ask_about_it_leaves_it_to_others(database: str, asks: Asks) -> None:
+    """Its own process comes when it comes, and need not wait."""
     admit(database, asked(1))
     move_clock(database, 36)
     assert look(database, asks) == []
     assert audit(database) == [CRASHED]
-    # Another account's process is passed by; its own does not wait for long.
-    move_clock(database, 36 + 301)
+    left = watched(database)
+    for _ in range(3):
+        assert look(database, asks) == []
+    assert watched(database) == left
     assert look(database) == [b"/found?n=1"]
+
+
+OTHERS: Asks = {"pay/charge": digest("another account")}
+
+
+def test_what_nobody_here_may_ask_about_hides_nothing_else(database: str) -> None:
+    """Twenty of another account, of a policy that is served here and of one that is not, are due
+    first and stay so."""
+    others = [asked(number, upstream="another account") for number in range(10)]
+    gone = [asked(number, policy="pay/gone") for number in range(10, 20)]
+    admit(database, *others, *gone)
+    move_clock(database, 36)
+    look(database)
+    admit(database, asked(20))
+    move_clock(database, 72)
+
+    async def use(unknowns: UnknownStore) -> list[bytes]:
+        await unknowns.sweep("near", 1_000)
+        return [due.target for due in await unknowns.take_due(ASKS, 2, 2, BUSY_MS)]
+
+    assert store(database, use) == [b"/found?n=20"]
+    assert len(look(database, OTHERS)) == 10
+
+
+def test_a_long_list_of_one_command_leaves_room_for_another(database: str) -> None:
+    admit(database, *(asked(number) for number in range(10)))
+    admit(database, asked(10, policy="pay/refund"))
+    move_clock(database, 36)
+    both = {"pay/charge": digest("upstream"), "pay/refund": digest("upstream")}
+    assert look(database, both, room=2) == [b"/found?n=0", b"/found?n=10"]
+    assert look(database, both, room=2) == [b"/found?n=1", b"/found?n=2"]
+
+
+def test_what_may_not_be_asked_about_is_named_until_it_is_decided(database: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    move_clock(database, 36)
+    look(database, OTHERS)
+
+    def named(asks: Asks) -> list[str]:
+        return store(database, lambda unknowns: unknowns.not_ours(asks, 60))
+
+    assert named(OTHERS) == []  # the process that may ask has a minute to come
+    move_clock(database, 36 + 61)
+    assert (named(OTHERS), named(ASKS), named({})) == (["pay/charge"], [], [])
+    assert named({**OTHERS, "pay/refund": digest("upstream")}) == ["pay/charge"]
+    on(database, lambda opened: CommandStore(opened).settle([Settle(made, OK, True)]))
+    assert named(OTHERS) == []
 
 
 def test_a_caller_asks_at_once_and_the_background_meanwhile_not(database: str) -> None:
@@ -305,7 +364,54 @@ def test_absence_takes_two_late_and_far_apart(database: str) -> None:
     assert says(database, made, "nothing") == "asked"
     assert says(database, made, "absent") == "resolved"
     assert audit(database) == [CRASHED, "resolved: not executed: a probe was answered"]
+    assert re.search(rf", asked at {TIME}; so was one that was recorded at {TIME}$", last(database))
     admit(database, replace(made, attempt=attempt(9)))
+
+
+def last(dsn: str) -> str:
+    sql = "select reason from gateway.audit order by at desc limit 1"
+    return str(with_connection(dsn, lambda conn: conn.fetchval(sql)))
+
+
+TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{12}Z"
+
+
+def test_what_came_of_the_last_look_is_kept(database: str) -> None:
+    made = asked(1)
+    admit(database, made)
+    move_clock(database, 36)
+    said = []
+    for seconds, verdict in ((36, "nothing"), (37, "absent"), (340, "absent"), (341, "absent")):
+        move_clock(database, seconds)
+        says(database, made, verdict)
+        said.append(watched(database)[0]["said"])
+    assert said == [
+        "a probe was answered",
+        "a probe was answered; that counts only when settle_delay_s is over",
+        "a probe was answered; it takes a second one",
+        "a probe was answered; too soon behind the first that counts",
+    ]
+    assert watched(database)[0]["asked_at"] is not None
+
+
+def test_what_is_sent_again_has_its_beginning_and_its_end_in_the_audit(database: str) -> None:
+    first = asked(1, unknown="resend", probe_target=None, upstream_key="u")
+    admit(database, first)
+    hold(database, first)
+    second = replace(first, attempt=attempt(2), resend_within_ms=600_000)
+
+    async def work(opened: Database) -> None:
+        unknowns, commands = UnknownStore(opened), CommandStore(opened)
+        for _ in range(2):  # a lost answer, repeated
+            assert await unknowns.take_over(second, first.attempt) == "taken"
+        assert await commands.settle([Settle(second, OK, True)]) == ["settled"]
+
+    on(database, work)
+    assert audit(database) == [
+        "outcome_unknown: no answer",
+        "taken_over: sent again under the same key of its upstream",
+        "settled: sent again",
+    ]
 
 
 def test_one_that_was_asked_before_it_counts_does_not_count_when_it_is_recorded(
@@ -437,3 +543,42 @@ def test_no_look_reads_a_whole_table(database: str) -> None:
         return {name: after[name] - before[name] for name in after}
 
     assert with_connection(database, work) == {"commands": 0, "watched": 0, "audit": 0}
+
+
+READ = """
+select sum(idx_tup_read)::int as n from pg_stat_user_indexes where relname = 'watched'
+"""
+
+
+def test_a_look_reads_little_however_much_of_others_is_due(database: str) -> None:
+    fill = """
+        insert into gateway.watched (tenant, key_digest, attempt, policy, due_at, upstream_digest)
+        select 1, decode(md5(n::text), 'hex'), gen_random_uuid(),
+               case when n %% 2 = 0 then 'pay/charge' else 'pay/gone' end,
+               gateway.clock() - n * interval '1 s', $1
+          from generate_series(1, 5000) n"""
+
+    async def work(conn: asyncpg.Connection) -> list[int]:
+        class Direct:
+            async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
+                return await conn.fetch(sql, *args)
+
+        async def read() -> int:
+            await conn.execute("select pg_stat_force_next_flush()")
+            await conn.execute("select pg_stat_clear_snapshot()")
+            return int(await conn.fetchval(READ) or 0)
+
+        direct: Any = Direct()
+        commands, unknowns = CommandStore(direct), UnknownStore(direct)
+        await commands.admit([asked(number) for number in range(20)])
+        await commands.hold([Hold(asked(number), "no answer", None) for number in range(20)])
+        await conn.execute(fill.replace("%%", "%"), digest("another account"))
+        await unknowns.sweep("near", 500)
+        counts = [await read()]
+        assert len(await unknowns.take_due(ASKS, 100, 10, BUSY_MS)) == 10
+        counts.append(await read())
+        assert await unknowns.not_ours(ASKS, 60) == []  # they have no command
+        counts.append(await read())
+        return [after - before for before, after in pairwise(counts)]
+
+    assert max(with_connection(database, work)) < 500

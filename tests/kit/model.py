@@ -214,6 +214,8 @@ class Model:
         if by == "late":
             self._note(row.command, "late_evidence")
             return "late"
+        if row.earlier:
+            self._note(row.command, "settled")
         return "settled"
 
     def release(self, release: Release) -> bool:
@@ -295,6 +297,7 @@ class Model:
         row.deadline_ms = self.now_ms + command.deadline_ms
         if first.serial and entity is not None:
             entity.open = row.command
+        self._note(row.command, "taken_over")
         return "taken"
 
     def _is_good(self, command: Command, entity: Entity | None) -> bool:

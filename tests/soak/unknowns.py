@@ -176,15 +176,15 @@ UNKNOWNS = [
     Mutant(
         _WATCH,
         "who died with a probe leaves it to others",
-        "else v_now + p_busy_ms * interval '1 millisecond' end,\n               busy_until",
-        "else 'infinity' end,\n               busy_until",
+        "           set due_at = v_now + p_busy_ms * interval '1 millisecond',\n",
+        "           set due_at = 'infinity',\n",
         (f"{_STORE}test_one_process_asks_and_if_it_dies_another_does",),
     ),
     Mutant(
         _WATCH,
         "another account is not asked",
-        "     where d.deadline <= v_now and d.theirs;",
-        "     where d.deadline <= v_now and d.ours;",
+        "w.upstream_digest = p.digest and w.due_at <= v_now\n",
+        "w.due_at <= v_now\n",
         (f"{_STORE}test_who_cannot_ask_about_it_leaves_it_to_others",),
     ),
     Mutant(

@@ -10,10 +10,14 @@ select gateway.sweep($1, $2);
 
 -- name: take_due
 -- guard: due, and locked by nobody; asked about only where policy, upstream and account are the same.
--- $1, $2: policies that can be asked about, and their digests; $3 rows, $4 of them to ask about; $5 ms
--- until they are due again.
+-- $1, $2: policies that can be asked about, and their digests; $3 rows that nobody has looked at yet,
+-- $4 rows to ask about; $5 ms until these are due again.
 select tenant, key_digest, attempt, policy, entity, target, asked_at
   from gateway.take_due($1, $2, $3, $4, $5);
+
+-- name: not_ours
+-- guard: none, it only reads. $1, $2 as above; $3 seconds that they are due already.
+select policy from gateway.not_ours($1, $2, $3);
 
 -- name: ask_now
 -- guard: this attempt, unknown, and asked about by nobody else now.
