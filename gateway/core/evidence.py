@@ -13,7 +13,7 @@ from typing import Literal
 
 from gateway.core.canonical import Absent, Document, Json, canonical, lookup, read_json
 from gateway.core.headers import values
-from gateway.core.model import Exchange, Headers, ProbeRules, Proof, Response, Stage
+from gateway.core.model import Exchange, Fault, Headers, ProbeRules, Proof, Response, Stage
 
 __all__ = ["PROBE_LIMIT", "Judged", "Probed", "Verdict", "judge"]
 
@@ -37,31 +37,37 @@ Probed = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """``why`` goes to the audit: it names no value of the answer but its status."""
+    """``why`` goes to the audit: it names no value of the answer but its status. ``status`` and
+    ``fault``: what came, and why no more did."""
 
     verdict: Verdict
     why: str
+    status: int | None = None
+    fault: Fault | None = None
 
 
 def judge(exchange: Exchange, rules: ProbeRules) -> Judged:
     """What the answer to a probe proves."""
     response = exchange.response
     if response is None:
-        return Judged("nothing", f"the probe got no answer ({exchange.fault})")
+        why = f"the probe got no answer ({exchange.fault})"
+        return Judged("nothing", why, None, exchange.fault)
+    status = response.status
     if exchange.stage is not Stage.BODY_COMPLETE or exchange.oversize:
-        return Judged("nothing", f"the probe's answer {response.status} did not come whole")
+        why = f"the probe's answer {status} did not come whole"
+        return Judged("nothing", why, status, exchange.fault)
     applied = _holds(rules.applied, response)
     absent = rules.absent is not None and _holds(rules.absent, response)
     match (applied, absent):
         case (True, False):
-            return Judged("applied", f"a probe was answered {response.status}, as applied")
+            return Judged("applied", f"a probe was answered {status}, as applied", status)
         case (False, True):
-            return Judged("absent", f"a probe was answered {response.status}, as absent")
+            return Judged("absent", f"a probe was answered {status}, as absent", status)
         case (True, True):
             why = "which the policy reads both ways"
         case _:
             why = "which proves nothing"
-    return Judged("nothing", f"a probe was answered {response.status}, {why}")
+    return Judged("nothing", f"a probe was answered {status}, {why}", status)
 
 
 def _holds(proof: Proof, response: Response) -> bool:

@@ -21,6 +21,7 @@ from gateway.core.recheck import ASKING_S
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe import crash, log
 from gateway.proxy.background import Background
+from gateway.proxy.notices import Notices
 from gateway.store.unknowns import Due, Pass
 from gateway.upstream import Client, Deadlines, Request
 
@@ -52,6 +53,9 @@ SWEEP = 5_000
 DUE = 100
 """Of the list, looked at together: what a gateway that died left is told within seconds."""
 
+NOT_OURS_S = 60
+"""For so long what this process may not ask about is left unmentioned, and so long between two
+looks at it: whoever may ask comes within seconds, and is restarted within a minute."""
 
 TURN_S = 5.0
 """Longest wait of what a caller, or what a probe showed, asks the database behind the rest: the
@@ -65,6 +69,7 @@ class Looking(Protocol):
     async def take_due(
         self, asks: Mapping[str, bytes], limit: int, room: int, busy_ms: int
     ) -> list[Due]: ...
+    async def not_ours(self, asks: Mapping[str, bytes], late_s: int) -> list[str]: ...
     async def ask_now(self, command: Command, judged: UUID, busy_ms: int) -> Due | None: ...
     async def due_s(self, command: Command, asking_s: int) -> int | None: ...
     async def probed(
@@ -110,6 +115,8 @@ class Prober:
         self._looks = Background()
         self._turn = asyncio.Lock()
         self._failing = False
+        self._notices = Notices(clock)
+        self._others_at = clock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -158,7 +165,27 @@ class Prober:
             taken = await self._store.take_due(self._digests, DUE, room, BUSY_MS)
         for due in taken:
             self._looks.spawn(self._look(due))
+        await self._tell_not_ours()
         return max(read) >= SWEEP
+
+    async def _tell_not_ours(self) -> None:
+        """Warn of commands that wait for a process which may ask about them."""
+        if not self._digests or self._clock() < self._others_at:
+            return
+        async with self._turn:
+            names = await self._store.not_ours(self._digests, NOT_OURS_S)
+        self._others_at = self._clock() + NOT_OURS_S
+        for name in names:
+            if self._notices.due(name, "not ours"):
+                log.event(
+                    "probe_not_ours",
+                    level="warning",
+                    policy=name,
+                    reason="unknown commands went to another upstream, account or send_key than "
+                    "this process would ask, and no other process asks about them; serve with the "
+                    "policy and credentials of then, or decide them: fencegate commands list "
+                    f"--state unknown --policy {name}",
+                )
 
     async def _look(self, due: Due) -> Probed | None:
         """Ask about one command and record what that shows."""
@@ -166,6 +193,16 @@ class Prober:
         async with ask.turns:
             exchange = await self._send(ask, due.target)
         judged = judge(exchange, ask.rules)
+        if judged.verdict == "nothing" and self._notices.due(due.policy, judged.why):
+            log.event(
+                "probe_failed",
+                level="warning",
+                policy=due.policy,
+                status=judged.status,
+                fault=judged.fault,
+                reason=judged.why,
+                key_digest=due.key_digest.hex(),
+            )
         answer = exchange.response if judged.verdict == "applied" and ask.rules.replays else None
         if answer is not None and len(answer.body) > ask.keep_limit:
             answer = None

@@ -320,3 +320,42 @@ def test_a_stop_waits_for_no_probe_and_leaves_it_to_the_next(postgres: Server) -
             with gateway(dsn, policy(made.upstream.url, *COMMANDS)):
                 here.wait_for_state("settled", timeout_s=20)
         gate.release()
+
+
+def test_a_query_that_proves_nothing_is_warned_of_once(scene: Scene) -> None:
+    lost(scene, lambda: respond(418, b"{}", effect=False), what="asked")
+    wait_for_probes(scene, 3)
+    said = scene.stack.gateway.wait_for_log(event="probe_failed", status=418)
+    assert (said["level"], said["policy"]) == ("warning", "pay/asked")
+    assert said["reason"] == "a probe was answered 418, which proves nothing"
+    row = scene.row()
+    assert row is not None
+    assert said["key_digest"] == row["key_digest"].hex()
+    log = scene.stack.gateway.log
+    assert len([line for line in log if line.get("status") == 418]) == 1
+
+
+def test_a_process_with_another_account_says_so_and_the_right_one_asks_at_once(
+    postgres: Server,
+) -> None:
+    head = '[upstream_headers]\nAuthorization = "Bearer ${TOKEN}"'
+    with postgres.database() as dsn:
+        execute(dsn, "update gateway.sweeps set lag = '0 s'")
+        policies = lambda url: [policy(url, *COMMANDS, head=head)]  # noqa: E731
+        with stack(postgres, policies, env={"TOKEN": "one"}, database=dsn) as made:
+            here = made.scene()
+            text = policies(made.upstream.url)[0]
+            lost(here, lambda: respond(404, b"{}", effect=False), what="patient")
+            wait_for_background(here)
+            assert made.gateway.stop() == 0
+            before = len(probes(here))
+            sql = "update gateway.watched set due_at = gateway.clock() - interval '61 s'"
+            execute(dsn, sql)
+            with gateway(dsn, text, env={"TOKEN": "two"}) as other:
+                said = other.wait_for_log(event="probe_not_ours", policy="pay/patient")
+                assert "fencegate commands list" in said["reason"]
+                (due,) = rows(dsn, "select due_at < gateway.clock() as it from gateway.watched")
+                assert (due["it"], len(probes(here))) == (True, before)
+            here.upstream.script = answering(here, cut(), lambda: says(FOUND))
+            with gateway(dsn, text, env={"TOKEN": "one"}):
+                here.wait_for_state("settled")
