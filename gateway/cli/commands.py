@@ -10,6 +10,7 @@ from typing import assert_never
 from uuid import UUID
 
 from gateway.cli import detail, erasing
+from gateway.cli.at_hand import command_at_hand
 from gateway.cli.database import check_tenant, no_tenant, on_database
 from gateway.cli.options import (
     Subparsers,
@@ -25,6 +26,7 @@ from gateway.cli.options import (
     text,
 )
 from gateway.cli.rows import Cells, Writer, conclude
+from gateway.cli.server import add_policies
 from gateway.observe.text import one_line
 from gateway.store.database import Database
 from gateway.store.operator import (
@@ -82,6 +84,7 @@ def register(subparsers: Subparsers) -> None:
     show.add_argument(
         "--format", choices=("text", "json"), default="text", help="json has bodies as base64"
     )
+    add_policies(show)
     decide = add_command(
         group,
         "resolve",
@@ -168,7 +171,10 @@ def _list(options: argparse.Namespace) -> int:
             writer.add(_brief(info) if people else _full(info))
         return writer.close()
 
-    conclude(on_database(work), options.format, options.limit, nothing="no command matches")
+    nothing = "no command matches"
+    if options.key is not None:
+        nothing += f"; whether its key was given back: {_see_also(options.key)}"
+    conclude(on_database(work), options.format, options.limit, nothing=nothing)
     return 0
 
 
@@ -188,7 +194,8 @@ def _show(options: argparse.Namespace) -> int:
         if options.format == "json":
             detail.print_json(found, rows)
         else:
-            detail.print_text(found, rows)
+            policy = command_at_hand(options.policies, found.info.policy)
+            detail.print_text(found, rows, policy)
         return 0
 
     return on_database(work)
@@ -208,7 +215,8 @@ def _resolve(options: argparse.Namespace) -> int:
             by=operator_name(options),
         )
         said = _outcome(result, found, options.executed)
-        if isinstance(result, Resolved):
+        settled = isinstance(result, AlreadySettled) and options.executed
+        if isinstance(result, Resolved) or settled:  # said twice, it is true all the same
             print(said)
             return 0
         return _complain(said)
@@ -237,13 +245,20 @@ async def _absent(
                 )
             return (
                 f"tenant {one_line(options.tenant)} has no such command: it was never admitted, "
-                "its key was given back, or it is forgotten; see: fencegate commands list"
+                f"its key was given back, or it is forgotten; see: {_see_also(options.key)}"
             )
         case Ambiguous(keys):
             shown = ", ".join(map(one_line, keys))
             return f"several digests begin like that ({shown}, …); give more digits or the key"
         case _:
             assert_never(found)
+
+
+def _see_also(key: str | None) -> str:
+    """Where to look on: the audit remembers keys that were given back."""
+    if key is None:
+        return "fencegate commands list"
+    return f"fencegate audit --key {shlex.quote(key)}"
 
 
 def _outcome(result: Resolution, found: CommandDetail, executed: bool) -> str:
@@ -263,8 +278,13 @@ def _outcome(result: Resolution, found: CommandDetail, executed: bool) -> str:
             )
         case Missing():
             return f"{name} is gone: its key was given back meanwhile; nothing is to be decided"
+        case AlreadySettled() if executed:
+            return f"{name} is settled already, so nothing was changed; see: {_show_line(info)}"
         case AlreadySettled():
-            return f"{name} is settled, so nothing is to be decided; see: {_show_line(info)}"
+            return (
+                f"{name} is settled as executed, so it cannot be decided as not executed; see: "
+                f"{_show_line(info)}"
+            )
         case InFlight(remaining_s):
             return f"{name} is in flight and may still be answered; try again in {remaining_s} s"
         case Changed():

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import shlex
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import fields
 
 from gateway.cli.audit import BRIEF, brief
+from gateway.cli.meaning import meaning
 from gateway.cli.rows import Cell, Writer, plain, shown
 from gateway.core.model import Headers
 from gateway.observe.text import one_line
+from gateway.policy.compiled import CompiledCommand
 from gateway.store.audit import Row
 from gateway.store.operator import CommandDetail, CommandInfo
 
@@ -25,8 +26,9 @@ _BLOBS = ("headers", "body", "evidence")
 _MORE = tuple(each.name for each in fields(CommandDetail) if each.name not in ("info", *_BLOBS))
 
 
-def print_text(found: CommandDetail, rows: Sequence[Row]) -> None:
-    """For people: one line per column, the response and evidence escaped, then the audit."""
+def print_text(found: CommandDetail, rows: Sequence[Row], policy: CompiledCommand | None) -> None:
+    """For people: one line per column, the response and evidence escaped, what that means, then the
+    audit. ``policy``: the command's, where it is at hand."""
     values = _values(found)
     width = max(map(len, values)) + 2
     for name, value in values.items():
@@ -38,7 +40,7 @@ def print_text(found: CommandDetail, rows: Sequence[Row]) -> None:
             print(f"{name.ljust(width)}{len(blob)} bytes: {_bytes(blob[:_BODY_SHOWN])}")
         elif name == "body":
             print(f"{name.ljust(width)}not kept")
-    print(f"\n{_meaning(found)}")
+    print(f"\n{meaning(found, policy)}")
     if rows:
         print("\naudit:")
         print_trail(rows)
@@ -68,32 +70,6 @@ def _values(found: CommandDetail) -> dict[str, Cell]:
     return {name: getattr(found.info, name) for name in _INFO} | {
         name: getattr(found, name) for name in _MORE
     }
-
-
-def _meaning(found: CommandDetail) -> str:
-    """What the state says, and what to do."""
-    info = found.info
-    match info.state:
-        case "in-flight":
-            return f"In flight: its outcome is known in {max(info.remaining_ms, 0) / 1000:.0f} s."
-        case "settled" if info.settled_by == "resolved":
-            return "Settled: an operator resolved it as executed. No response is recorded."
-        case "settled" if info.settled_by in ("probe", "report"):
-            word = "a probe" if info.settled_by == "probe" else "a report"
-            kept = "No" if info.status is None else "Its"
-            return f"Settled: executed, by {word}. {kept} response is recorded."
-        case "settled":
-            return "Settled: its key is answered by the recorded response."
-        case "unknown":
-            line = (
-                f"fencegate commands resolve {shlex.quote(info.key)} --tenant {info.tenant_name} "
-                f"--attempt {info.attempt}"
-            )
-            return (
-                "Unknown: it may or may not have happened. Look at the upstream, then decide:\n"
-                f"  {line} --executed --reason '…'\n"
-                f"  {line} --not-executed --reason '…'"
-            )
 
 
 def _bytes(raw: bytes) -> str:

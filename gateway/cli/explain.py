@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.cli import explained
+from gateway.cli.at_hand import Lenient
 from gateway.cli.database import check_tenant, on_database
 from gateway.cli.options import Subparsers, add_command, stdin, text
 from gateway.cli.rehearsal import Rehearsal, Sought, by_policies_alone, rehearse
@@ -84,7 +84,8 @@ def register(subparsers: Subparsers) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     sought = _sought(options)
-    policies = read_policies(options, _Lenient())
+    environment = Lenient()
+    policies = read_policies(options, environment)
     if policies is None:
         return 1
 
@@ -96,31 +97,13 @@ def _explain(options: argparse.Namespace) -> int:
         seen = on_database(work)
     except (ConfigurationError, StoreUnavailable, AnswerLost) as error:
         seen = asyncio.run(by_policies_alone(policies, sought, options.tenant))
-        explained.print_out(seen, options.format)
+        explained.print_out(seen, options.format, environment.lacked)
         sys.stdout.flush()  # before the error, where both go to one place
         if isinstance(error, ConfigurationError):
             raise FencegateError(str(error)) from error
         raise
-    explained.print_out(seen, options.format)
+    explained.print_out(seen, options.format, environment.lacked)
     return 0
-
-
-class _Lenient(dict[str, str]):
-    """The environment, with a stand-in for what it lacks: upstream's secrets are the gateway's,
-    whoever explains need not hold them, and they are not shown anyway."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            (name, value)
-            for name, value in os.environ.items()
-            if value and not name.endswith("_FILE")  # the gateway's, too
-        )
-
-    def __missing__(self, name: str) -> str:
-        return "-"
-
-    def get(self, name: str, default: object = None) -> str:
-        return self[name]
 
 
 def _sought(options: argparse.Namespace) -> Sought:

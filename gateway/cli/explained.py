@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias, assert_never
 
 from gateway.cli.rehearsal import Own, Rehearsal
@@ -18,6 +18,7 @@ from gateway.core.answers import refusal
 from gateway.core.decide import (
     Decision,
     Forward,
+    Hindrance,
     Lapsed,
     Probe,
     RejectExpired,
@@ -32,11 +33,13 @@ from gateway.core.decide import (
     TakeOver,
     WaitForEntity,
     WaitForKey,
+    hindrance,
 )
 from gateway.core.headers import folded
 from gateway.core.problems import PREFIX, Problem
 from gateway.observe.text import one_line
 from gateway.policy import Match, Unguarded
+from gateway.policy.check import proof_text
 from gateway.proxy.intake import Admissible, Passage, Refused
 from gateway.store.operator import CommandInfo
 from gateway.upstream import Request
@@ -85,9 +88,10 @@ _BY = {"resolved": "a person", "probe": "a probe", "report": "a report"}
 _WIDTH = 13
 
 
-def print_out(seen: Rehearsal, format: str) -> None:
-    """``format``: ``text`` or ``json``."""
-    found = document(seen)
+def print_out(seen: Rehearsal, format: str, lacked: Collection[str] = ()) -> None:
+    """``format``: ``text`` or ``json``. ``lacked``: variables that the policies name and that are
+    not set here."""
+    found = document(seen, lacked)
     if format == "json":
         print(json.dumps(found, ensure_ascii=True))
         return
@@ -95,7 +99,7 @@ def print_out(seen: Rehearsal, format: str) -> None:
         print(line)
 
 
-def document(seen: Rehearsal) -> Section:
+def document(seen: Rehearsal, lacked: Collection[str] = ()) -> Section:
     """The object; what does not apply, or cannot be known here, is null. ``high_water_mark_after``
     is the entity's once this request is decided."""
     return {
@@ -107,7 +111,8 @@ def document(seen: Rehearsal) -> Section:
         **_route(seen),
         **_command(seen),
         **_upstream(seen),
-        "now": _now(seen),
+        "unknown": _unknown_rules(seen),
+        "now": _now(seen, lacked),
         "earlier": _info(seen.earlier),
         "blocked_by": _info(seen.blocker),
         "differences": _differences(seen),
@@ -190,7 +195,39 @@ def _field(name: bytes, value: bytes, ours: set[bytes]) -> Section:
     return {"name": _text(name), "value": _text(value), "why": None}
 
 
-def _now(seen: Rehearsal) -> Section | None:
+def _unknown_rules(seen: Rehearsal) -> Section | None:
+    """What the policy says of unknown outcomes, and the status query of this request."""
+    if not isinstance(seen.found, Match):
+        return None
+    command = seen.found.command
+    said: Section = {
+        "mode": command.rules.unknown,
+        "settle_delay_s": command.rules.settle_delay_s,
+        "resend_within_s": command.rules.resend_within_s,
+    }
+    probe = command.rules.probe
+    if probe is None or command.probe is None:
+        return {**said, "probe": None}
+    made = seen.taken.call.command.probe_target if isinstance(seen.taken, Admissible) else None
+    asks: Json = None
+    if made is not None:
+        asks = f"GET {_text(command.upstream.target(made, b''))}"
+        if seen.tenant is None and "upstream_key" in command.probe.names:
+            asks = None  # it takes the tenant's salt
+    return {
+        **said,
+        "probe": {
+            "request": command.probe.text,
+            "of_this_request": asks,
+            "applied": proof_text(probe.applied),
+            "absent": None if probe.absent is None else proof_text(probe.absent),
+            "interval_s": probe.interval_s,
+            "replay": probe.replays,
+        },
+    }
+
+
+def _now(seen: Rehearsal, lacked: Collection[str]) -> Section | None:
     """What would happen. ``would``: send, send again, ask, replay, wait, refuse, pass or own;
     ``status`` and the members from ``type`` on are what the caller would hear (in the end, where
     something else comes first)."""
@@ -204,9 +241,36 @@ def _now(seen: Rehearsal) -> Section | None:
             return {"would": "pass", "row": None, "found": "no command lists this safe request"}
         case Admissible() if decision is not None:
             row, words = ROWS[type(decision)]
-            return {**_decided(decision, taken), "row": row, "found": words}
+            now = {**_decided(decision, taken), "row": row, "found": words}
+            return {**now, **_why_not(seen, decision, lacked)}
         case _:
             return None
+
+
+_HINDERED: Mapping[Hindrance, str] = {
+    "held": 'it was admitted with unknown = "hold": somebody decides',
+    "another-account": "upstream, account or send_key changed since it was sent",
+    "no-key": "it was sent without a key of send_key",
+    "not-offered": "its policy says no longer how",
+    "not-compared": "its fingerprint was made by other rules, so that it cannot be told the same",
+    "window-over": "its key was first sent longer ago than resend_within_s allows",
+    "entity-open": "another command of the entity is open",
+}
+
+
+def _why_not(seen: Rehearsal, decision: Decision, lacked: Collection[str]) -> Section:
+    """Why an unknown command is neither sent again nor asked about."""
+    facts = seen.facts
+    if not isinstance(decision, RejectUnknown) or facts is None or facts.known is None:
+        return {}
+    why = hindrance(facts.known, facts)
+    if why is None:
+        return {}
+    words = _HINDERED[why]
+    if why == "another-account" and lacked:
+        names = ", ".join(sorted(lacked))
+        words += f"; or it only looks so, because {names} is not set here"
+    return {"hindrance": why, "not_again": words}
 
 
 def _decided(decision: Decision, taken: Admissible) -> Section:
@@ -324,6 +388,20 @@ def _request_lines(found: Section) -> Iterator[Entry]:
     body = _section(found["body"])
     yield "body", [f"{body['bytes']} bytes, compared as {body['compared_as']}"]
     yield "fingerprint", [f"{found['fingerprint'] or _UNKNOWN} (rules {found['rules']})"]
+    if unknown := _section(found["unknown"]):
+        yield "if unknown", list(_unknown_lines(unknown))
+
+
+def _unknown_lines(unknown: Section) -> Iterator[str]:
+    within = unknown["resend_within_s"]
+    again = "" if within is None else f", resend_within_s {within}"
+    yield f"{unknown['mode']}{again}, settle_delay_s {unknown['settle_delay_s']}"
+    if probe := _section(unknown["probe"]):
+        yield one_line(f"asks {probe['of_this_request'] or probe['request']}")
+        yield one_line(f"applied: {probe['applied']}")
+        yield one_line(f"absent: {probe['absent'] or 'no answer proves it'}")
+        replayed = ", the answer that proves it is replayed" if probe["replay"] else ""
+        yield f"interval_s {probe['interval_s']}{replayed}"
 
 
 def _fence(found: Section) -> str:
@@ -363,6 +441,8 @@ def _now_lines(found: Section) -> Iterator[Entry]:
     if now["found"] is not None:
         row = "" if now["row"] is None else f"row {now['row']} of the decision table: "
         lines.append(f"{row}{now['found']}")
+    if "not_again" in now:
+        lines.append(f"neither sent again (row 7) nor asked about (row 8): {now['not_again']}")
     if now.get("compared") is False or now.get("fingerprint") == "not-compared":
         lines.append("its request is not compared: the policy's fingerprint rules have changed")
     if "detail" in now:

@@ -104,7 +104,7 @@ def _proxy(options: argparse.Namespace) -> int:
                 "match": each.rule.match.decode(),
                 "after": each.rule.after,
                 "delay_ms": each.rule.delay_ms,
-                "times": each.rule.times,
+                "times": "always" if each.rule.times is None else each.rule.times,
                 "hits": each.hits,
             }
             for each in proxy.rules

@@ -20,6 +20,7 @@ __all__ = [
     "Decision",
     "Facts",
     "Forward",
+    "Hindrance",
     "Known",
     "Lapsed",
     "Open",
@@ -39,6 +40,7 @@ __all__ = [
     "WaitForEntity",
     "WaitForKey",
     "decide",
+    "hindrance",
 ]
 
 State = Literal["in-flight", "unknown", "settled"]
@@ -294,15 +296,42 @@ def _own(known: Known) -> Decision:
 def _unknown(known: Known, facts: Facts) -> Decision:
     """Rows 7 to 9, behind row 3. Its own slot does not stand in the way of the command."""
     rejected = _existing(known)
-    if not isinstance(rejected, RejectUnknown) or not known.account_same:
+    if not isinstance(rejected, RejectUnknown) or hindrance(known, facts) is not None:
         return rejected
-    within_ms = facts.resend_within_ms
-    if known.unknown == "resend" and known.upstream_key is not None and within_ms is not None:
-        if known.same and known.age_ms < within_ms and facts.open is None:
-            return TakeOver(known.attempt, known.upstream_key, rejected)
-    elif known.unknown == "probe" and facts.probes:
-        return Probe(known.attempt, rejected)
-    return rejected
+    if known.upstream_key is not None and known.unknown == "resend":
+        return TakeOver(known.attempt, known.upstream_key, rejected)
+    return Probe(known.attempt, rejected)
+
+
+Hindrance = Literal[
+    "held",  # it was admitted as "hold"
+    "another-account",  # its policy leads to another upstream, account or key field today
+    "no-key",  # it went up without a key of its own
+    "not-offered",  # its policy no longer says how it is asked about, or that it may be sent again
+    "not-compared",  # its fingerprint was made by other rules
+    "window-over",  # its key was first sent too long ago
+    "entity-open",  # another command of the entity is open
+]
+
+
+def hindrance(known: Known, facts: Facts) -> Hindrance | None:
+    """Why an unknown command is neither sent again (row 7) nor asked about (row 8); ``None`` where
+    one of them applies."""
+    if known.unknown == "hold":
+        return "held"
+    if not known.account_same:
+        return "another-account"
+    if known.unknown == "probe":
+        return None if facts.probes else "not-offered"
+    if known.upstream_key is None:
+        return "no-key"
+    if facts.resend_within_ms is None:
+        return "not-offered"
+    if not known.same:
+        return "not-compared"
+    if known.age_ms >= facts.resend_within_ms:
+        return "window-over"
+    return None if facts.open is None else "entity-open"
 
 
 def _existing(known: Known) -> Decision:

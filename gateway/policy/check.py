@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.core.model import Proof
 from gateway.policy.compiled import CompiledCommand, Mount, Policies, Upstream
 from gateway.policy.tools import Tool, Tools
 
-__all__ = ["render_report", "render_tools"]
+__all__ = ["proof_text", "render_report", "render_tools"]
 
 
 def render_report(policies: Policies) -> str:
@@ -97,6 +98,7 @@ def _command(command: CompiledCommand) -> Iterator[str]:
     order = "serial" if rules.serial else "not serial"
     yield (
         f"    {order} | unknown {rules.unknown} | timeout {rules.timeout_s:g} s | "
+        f"settle_delay_s {rules.settle_delay_s:g} | "
         f"kept {rules.response_days} d, key {rules.key_days} d | rules {rules.version.hex()}"
     )
     recipe = command.recipe
@@ -116,6 +118,41 @@ def _command(command: CompiledCommand) -> Iterator[str]:
         sent.append("the caller's Authorization")
     if sent:
         yield f"    sends {', '.join(sent)}"
+    yield from _unknown(command)
+
+
+def _unknown(command: CompiledCommand) -> Iterator[str]:
+    """How an unknown outcome is found out; what "hold" does is said by its name."""
+    rules = command.rules
+    if rules.resend_within_s is not None:
+        yield (
+            f"    resend_within_s {rules.resend_within_s} | key in use by {_statuses(rules.resend_conflict)}"
+        )
+    if rules.probe is None or command.probe is None:
+        return
+    yield f"    asks {command.probe.text} | interval_s {rules.probe.interval_s}"
+    absent = "no answer" if rules.probe.absent is None else proof_text(rules.probe.absent)
+    replayed = ", which is replayed" if rules.probe.replays else ""
+    yield f"    applied by {proof_text(rules.probe.applied)}{replayed} | absent by {absent}"
+
+
+def proof_text(proof: Proof) -> str:
+    """``status 200, /data has items``."""
+    text = f"status {_statuses(proof.status)}"
+    if proof.where is None:
+        return text
+    place = f"{text}, /{'/'.join(map(_token, proof.where))}"
+    if proof.items is not None:
+        return f"{place} is a list {'with an element' if proof.items == 'some' else 'that is empty'}"
+    return f"{place} is {' or '.join(_value(each) for each in sorted(proof.equals or ()))}"
+
+
+def _value(canonical: bytes) -> str:
+    return canonical.decode("utf-8", "replace")
+
+
+def _statuses(statuses: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(statuses))) or "no status"
 
 
 def _token(text: str) -> str:

@@ -266,7 +266,7 @@ _TYPES: Mapping[str, tuple[str, str]] = {
     "finite_number": ("is not a finite number", "write a number"),
     "float_type": ("is not a number", "write a number, without quotes"),
     "int_type": ("is not a whole number", "write a whole number, without quotes"),
-    "list_type": ("is not a list", "write it in [brackets]; commands as [[commands]]"),
+    "list_type": ("is not a list", "write each as [[commands]]"),
     "model_type": ("is not a table", "write it as a TOML table"),
     "string_type": ("is not text", "put it in quotes"),
     "too_long": (f"lists more than {MAX_FIELDS} fields", "keep those that change the effect"),
@@ -302,12 +302,18 @@ def _explained(details: ErrorDetails) -> tuple[str, str]:
         return problem, f"add it, e.g. {_EXAMPLES.get(name, name)}"
     if kind == "extra_forbidden":
         return _unknown(details["loc"], name)
+    if kind == "list_type" and name != "commands":
+        return "is not a list", f"write it in [brackets]{_as_list(name)}"
     if kind in _TYPES:
         return _TYPES[kind]
     for bound, words in _BOUNDS.items():
         if bound in context:
             return f"is out of range: it must be {words} {context[bound]}", "choose a value there"
     return details["msg"], "correct it"
+
+
+def _as_list(name: str) -> str:
+    return f", e.g. {_EXAMPLES[name]}" if name in _EXAMPLES else ""
 
 
 _BOUNDS: Mapping[str, str] = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}

@@ -88,7 +88,11 @@ class CommandInfo:
 class CommandDetail:
     """Everything that is recorded of one command, and of its entity now: ``mark`` is the
     high-water mark, ``is_open`` tells that the command holds the entity's open slot. ``body`` is
-    ``None`` where it is not kept. ``probe``: the target of its status query."""
+    ``None`` where it is not kept. ``probe``: the target of its status query. ``looks`` and what
+    follows: how often it was asked about, when last, what came of that, when it is next and in how
+    many seconds (negative: due since), and whether somebody asks now; ``None`` while nothing is
+    known of it. ``first_sent_at``: from when its window for sending again counts;
+    ``attempts_before``: those that gave way."""
 
     info: CommandInfo
     fingerprint: bytes
@@ -105,6 +109,15 @@ class CommandDetail:
     body: bytes | None
     expires_at: datetime | None
     probe: str | None
+    looks: int | None
+    last_look_at: datetime | None
+    last_look: str | None
+    next_look_at: datetime | None
+    next_look_s: int | None
+    asking: bool
+    first_sent_at: datetime
+    first_sent_ago_s: int
+    attempts_before: int | None
     mark: int | None
     is_open: bool
 
@@ -383,6 +396,15 @@ def _detail(tenant: Tenant, row: asyncpg.Record) -> CommandDetail:
         body=row["body"],
         expires_at=row["expires_at"],
         probe=None if row["probe_target"] is None else row["probe_target"].decode("ascii"),
+        looks=row["looks"],
+        last_look_at=row["last_look_at"],
+        last_look=row["last_look"],
+        next_look_at=row["next_look_at"],
+        next_look_s=row["next_look_s"],
+        asking=row["asking"],
+        first_sent_at=row["first_sent_at"],
+        first_sent_ago_s=row["first_sent_ago_s"],
+        attempts_before=row["attempts_before"],
         mark=row["mark"],
         is_open=bool(row["is_open"]),
     )

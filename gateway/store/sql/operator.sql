@@ -53,10 +53,19 @@ select c.*,
             else 'in-flight' end as state,
        (extract(epoch from n.now - c.admitted_at) * 1000)::bigint as age_ms,
        (extract(epoch from c.deadline - n.now) * 1000)::bigint as remaining_ms,
-       e.fence as mark, e.open_key = c.key_digest as is_open
+       e.fence as mark, e.open_key = c.key_digest as is_open,
+       w.tries as looks, w.asked_at as last_look_at, w.said as last_look, w.due_at as next_look_at,
+       extract(epoch from w.due_at - n.now)::int as next_look_s,
+       coalesce(w.busy_until > n.now, false) as asking,
+       f.at as first_sent_at, extract(epoch from n.now - f.at)::int as first_sent_ago_s,
+       cardinality(c.earlier) as attempts_before
   from (select gateway.clock() as now offset 0) n
  cross join gateway.commands c
+ cross join lateral (select gateway.first_sent(c.tenant, c.key_digest, c.admitted_at) as at) f
   left join gateway.entities e on e.tenant = c.tenant and e.entity = c.entity
+  left join gateway.watched w
+    on w.tenant = c.tenant and w.key_digest = c.key_digest and w.attempt = c.attempt
+       and c.settled_at is null
  where c.tenant = $1 and c.key_digest between $2 and $3
  order by c.key_digest
  limit $4::bigint;
