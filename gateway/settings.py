@@ -37,7 +37,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Settings(BaseSettings):
-    """Every setting, with its unit and the reason for its default. An empty variable is unset."""
+    """Every setting, with its unit and the reason for its default. An empty variable is unset, but
+    for ``database_url``."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True

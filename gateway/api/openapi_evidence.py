@@ -107,7 +107,7 @@ SCHEMAS: Mapping[str, Any] = {
             "content_type": {
                 "type": "string",
                 "maxLength": 255,
-                "description": "Of that answer.",
+                "description": "Of that answer; without it, the replay has no Content-Type.",
             },
         },
         "required": ["key", "verdict", "reason"],

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from gateway.errors import AnswerLost, ConfigurationError, FencegateError, StoreUnavailable
 from gateway.observe.text import one_line
@@ -20,7 +21,14 @@ from gateway.store.migrations import Current
 from gateway.store.session import is_shared, schema_status
 from gateway.store.tenants import list_tenants
 
-__all__ = ["check_tenant", "has_embedded", "no_tenant", "on_database", "operator_dsn"]
+__all__ = [
+    "check_tenant",
+    "has_embedded",
+    "no_tenant",
+    "on_database",
+    "operator_database",
+    "operator_dsn",
+]
 
 T = TypeVar("T")
 
@@ -53,15 +61,35 @@ def operator_dsn(settings: Settings, *, create: bool) -> Iterator[str]:
 
     Raises ``ConfigurationError`` where there is none and ``create`` does not ask for one.
     """
+    with operator_database(settings, create=create) as (dsn, _):
+        yield dsn
+
+
+@contextmanager
+def operator_database(settings: Settings, *, create: bool) -> Iterator[tuple[str, str]]:
+    """As ``operator_dsn``, and for people which database that is, without a password."""
     if settings.database_url is not None:
-        yield settings.database_url
+        yield settings.database_url, _place(settings.database_url)
         return
     cluster = _cluster(settings, create)
+    folder = one_line(str(settings.data_dir.absolute()))
+    how = (
+        "which is running"
+        if cluster.attached
+        else "which was started for this command and is stopped again behind it"
+    )
     try:
-        yield cluster.dsn
+        yield cluster.dsn, f"the embedded one of {folder}, {how}"
     finally:
         if not cluster.attached and not _taken_up(cluster):
             cluster.stop()
+
+
+def _place(dsn: str) -> str:
+    """``host:port/name``; of the query, which may hold a password, the host alone."""
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2] or ",".join(parse_qs(parts.query).get("host", ()))
+    return one_line(f"{host or 'localhost'}{unquote(parts.path)}")
 
 
 def has_embedded(settings: Settings) -> bool:

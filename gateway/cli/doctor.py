@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from gateway.cli.database import operator_dsn
+from gateway.cli.database import operator_database
 from gateway.cli.options import Subparsers, add_command, add_format
 from gateway.cli.rows import Writer
-from gateway.core.diagnosis import diagnose
+from gateway.core.diagnosis import GUARANTEES, diagnose
 from gateway.settings import load_settings
 from gateway.store.examine import examine
 
@@ -22,7 +22,7 @@ def register(subparsers: Subparsers) -> None:
         _doctor,
         summary="look at the database's settings, and say what each means for which guarantee",
         details="One line for each check: ok, warning or fails, what was found, and what it does\n"
-        "to G1 to G7 (docs/guarantees.md). The exit code is 1 where one fails. It changes\n"
+        "to G1 to G7, which the last lines name. The exit code is 1 where one fails. It changes\n"
         "nothing. Run it where the gateway runs, with the gateway's environment.",
         example="fencegate doctor --format jsonl",
     )
@@ -31,7 +31,10 @@ def register(subparsers: Subparsers) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     settings = load_settings()
-    with operator_dsn(settings, create=False) as dsn:
+    people = options.format == "table"
+    with operator_database(settings, create=False) as (dsn, place):
+        if people:
+            print(f"database: {place}\n", flush=True)
         observed = asyncio.run(
             examine(
                 dsn,
@@ -45,4 +48,8 @@ def _doctor(options: argparse.Namespace) -> int:
         writer.add((finding.verdict, finding.check, finding.found, finding.means))
         failed = failed or finding.verdict == "fails"
     writer.close()
+    if people:
+        print("\nThe guarantees (docs/guarantees.md):")
+        for name, title in GUARANTEES.items():
+            print(f"  {name}  {title}")
     return 1 if failed else 0

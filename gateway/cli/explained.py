@@ -211,9 +211,10 @@ def _unknown_rules(seen: Rehearsal) -> Section | None:
     made = seen.taken.call.command.probe_target if isinstance(seen.taken, Admissible) else None
     asks: Json = None
     if made is not None:
-        asks = f"GET {_text(command.upstream.target(made, b''))}"
-        if seen.tenant is None and "upstream_key" in command.probe.names:
-            asks = None  # it takes the tenant's salt
+        asks = f"GET {_text(made)}"  # with the base path
+        salted = seen.tenant is None and "upstream_key" in command.probe.names
+        if salted or any(place.source != "path" for place in command.probe.placeholders):
+            asks = None  # it takes the tenant's salt; or it holds a value of body, field or query
     return {
         **said,
         "probe": {

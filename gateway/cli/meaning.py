@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
@@ -29,8 +30,8 @@ def meaning(found: CommandDetail, policy: CompiledCommand | None) -> str:
     info = found.info
     match info.state:
         case "in-flight":
-            left = max(info.remaining_ms, 0) / 1000
-            return f"In flight: its outcome is known, or unknown, in at most {left:.0f} s."
+            left = math.ceil(max(info.remaining_ms, 0) / 1000)
+            return f"In flight: its outcome is known, or unknown, in at most {left} s."
         case "settled":
             return _settled(found)
         case "unknown":
@@ -75,7 +76,7 @@ def _unknown(found: CommandDetail, policy: CompiledCommand | None) -> Iterator[s
             yield "Or look at the upstream."
         case _:
             yield (
-                "Nothing asks by itself (unknown = \"hold\"): a late answer, a report or you decide. "
+                'Nothing asks by itself (unknown = "hold"): a late answer, a report or you decide. '
                 "Look at the upstream."
             )
     yield "Then decide:"
@@ -113,12 +114,12 @@ def _query(found: CommandDetail, policy: CompiledCommand | None) -> Iterator[str
         return
     if policy is None:
         yield (
-            f"Look first yourself: GET {one_line(found.probe)} at its upstream, below the base path "
-            "(with --policies DIR, its host too)."
+            f"Look first yourself: GET {one_line(found.probe)} at its upstream (with "
+            "--policies DIR, its host too)."
         )
         return
     place = policy.upstream
-    url = f"{place.scheme}://{place.authority.decode()}{place.base.decode()}{found.probe}"
+    url = f"{place.scheme}://{place.authority.decode()}{found.probe}"
     yield f"Look first yourself: GET {one_line(url)}, with the credentials of {place.name}."
 
 
@@ -136,7 +137,7 @@ def _sent_again(found: CommandDetail, policy: CompiledCommand | None) -> str:
     window_s = within - first_byte_s(policy.rules.timeout_s)
     until = found.first_sent_at + timedelta(seconds=window_s)
     if window_s <= found.first_sent_ago_s:
-        return f"Its caller's repeat is not sent again any more: that was so until {shown_time(until)}."
+        return f"Its caller's repeat is sent again no more: that was so until {shown_time(until)}."
     return (
         f"Its caller's repeat sends it again until {shown_time(until)}, at most {left} times more, "
         "if upstream, account and send_key are still the same."

@@ -7,7 +7,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Observed", "Pooling", "Standby", "Verdict", "awaited", "diagnose"]
+__all__ = [
+    "GUARANTEES",
+    "Finding",
+    "Observed",
+    "Pooling",
+    "Standby",
+    "Verdict",
+    "awaited",
+    "diagnose",
+]
+
+GUARANTEES: Mapping[str, str] = {
+    "G1": "at most once per key",
+    "G2": "no stale admission",
+    "G3": "no overtaking",
+    "G4": "nothing heard is forgotten",
+    "G5": "unknown is never dressed up",
+    "G6": "fail closed",
+    "G7": "ownership",
+}
+"""What the findings refer to, by the titles of ``docs/guarantees.md``."""
 
 Verdict = Literal["ok", "warning", "fails"]
 
@@ -124,10 +144,11 @@ def _full_page_writes(o: Observed) -> _Result:
         return _result(
             "warning",
             "full_page_writes = off",
-            "G1, G2, G4: a crash may tear pages, and rows with them, unless the file system "
-            "writes them whole; set it on",
+            "G1, G2, G4: a crash in the middle of writing a page leaves half of it, and its rows "
+            "are lost, unless the file system writes pages whole; set it on",
         )
-    return "ok", "full_page_writes = on", "G1, G2, G4: torn pages are repaired"
+    found = "full_page_writes = on"
+    return "ok", found, "G1, G2, G4: a page that a crash left half written is repaired"
 
 
 def _checksums(o: Observed) -> _Result:
@@ -185,9 +206,10 @@ def _standbys(o: Observed) -> _Result:
         )
     return _result(
         "ok",
-        "no standby",
-        "G1, G2, G4: nothing can be lost in a failover, and there is none; restoring a backup "
-        "loses what came after it",
+        "no other server has a copy",
+        "G1, G2, G4: they hold while this server's disk does. If it dies, all is lost that came "
+        "after the last backup, and what was sent since may be sent again; a synchronous standby "
+        "(synchronous_standby_names) would have it",
     )
 
 
@@ -240,10 +262,15 @@ def _isolation(o: Observed) -> _Result:
         return _result(
             "fails",
             f"default_transaction_isolation = {value} on the gateway's own connections",
-            "G2, G7: what is judged under a lock would be older than the lock, so admits fail; a"
-            " pooler drops what the gateway asks for: set it for the role",
+            "G2, G7: a fence or a lease would be judged by data from before it was the gateway's "
+            "turn, so commands are refused instead; the gateway asks for `read committed`, so a "
+            "pooler drops that: set it for the role",
         )
-    return "ok", "read committed", "G2, G7: what is judged under a lock is read behind it"
+    return _result(
+        "ok",
+        "default_transaction_isolation = read committed",
+        "G2, G7: a fence or a lease is judged by what the database holds at that moment",
+    )
 
 
 def _timeouts(o: Observed) -> _Result:
@@ -251,12 +278,12 @@ def _timeouts(o: Observed) -> _Result:
     if milliseconds(value) != _STATEMENT_TIMEOUT_MS:
         return _result(
             "fails",
-            f"statement_timeout = {value} on the gateway's own connections",
+            f"statement_timeout = {value} ms on the gateway's own connections",
             "G2: an admit may commit after its attempt was given up for good; the gateway asks "
             f"for {_STATEMENT_TIMEOUT_MS} ms, so a pooler drops that: set it for the role",
         )
     shorter = [
-        f"{name} = {o.session[name]}"
+        f"{name} = {o.session[name]} ms"
         for name in ("lock_timeout", "transaction_timeout")
         if 0 < milliseconds(o.session.get(name, "0")) < _STATEMENT_TIMEOUT_MS
     ]
@@ -270,11 +297,12 @@ def _timeouts(o: Observed) -> _Result:
     if milliseconds(o.session["idle_session_timeout"]) > 0:
         return _result(
             "warning",
-            f"idle_session_timeout = {o.session['idle_session_timeout']}",
+            f"idle_session_timeout = {o.session['idle_session_timeout']} ms",
             "connections are cut while they idle, and every command behind that waits for a new "
             "one; reset it for this role",
         )
-    return "ok", f"statement_timeout = {value}", "G2: an admit that is given up ends at the server"
+    found = f"statement_timeout = {value} ms"
+    return "ok", found, "G2: an admit that is given up ends at the server"
 
 
 def _pooler(o: Observed) -> _Result:

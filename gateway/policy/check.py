@@ -125,9 +125,8 @@ def _unknown(command: CompiledCommand) -> Iterator[str]:
     """How an unknown outcome is found out; what "hold" does is said by its name."""
     rules = command.rules
     if rules.resend_within_s is not None:
-        yield (
-            f"    resend_within_s {rules.resend_within_s} | key in use by {_statuses(rules.resend_conflict)}"
-        )
+        conflict = _statuses(rules.resend_conflict)
+        yield f"    resend_within_s {rules.resend_within_s} | key in use by {conflict}"
     if rules.probe is None or command.probe is None:
         return
     yield f"    asks {command.probe.text} | interval_s {rules.probe.interval_s}"
@@ -143,7 +142,9 @@ def proof_text(proof: Proof) -> str:
         return text
     place = f"{text}, /{'/'.join(map(_token, proof.where))}"
     if proof.items is not None:
-        return f"{place} is a list {'with an element' if proof.items == 'some' else 'that is empty'}"
+        return (
+            f"{place} is a list {'with an element' if proof.items == 'some' else 'that is empty'}"
+        )
     return f"{place} is {' or '.join(_value(each) for each in sorted(proof.equals or ()))}"
 
 

@@ -124,6 +124,7 @@ def test_files_say_the_same(tmp_path: Path) -> None:
         with tool("proxy", *arguments) as proxy:
             replies = [Caller(proxy.url).call("POST", "/x") for _ in range(2)]
             (rule,) = proxy.ask("GET", "/rules")
+            assert rule["times"] == "always"
     assert [reply.status for reply in replies] == [503, 201]
     assert rule["hits"] == 2
 

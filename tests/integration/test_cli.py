@@ -443,7 +443,10 @@ def test_resolve_says_what_it_means(database: str) -> None:
     assert done.code == 0
     assert "410 response-not-retained" in done.out
     assert "invoice:1 is free" in done.out
-    refused(resolve(database, "k-1", "--executed"), 1, "is settled")
+    again = resolve(database, "k-1", "--executed")
+    assert (again.code, again.err) == (0, "")
+    assert "is settled already" in again.out
+    refused(resolve(database, "k-1", "--not-executed"), 1, "is settled as executed")
     assert state(database, "k-1") == ("resolved", "executed: the ledger says so")
 
     unknown(database, "k-2", entity="invoice:2")
@@ -451,7 +454,7 @@ def test_resolve_says_what_it_means(database: str) -> None:
     done = resolve(database, "k-2", "--not-executed", "--by", "ann")
     assert "may be sent again" in done.out
     assert state(database, "k-2") == ("resolved", "not executed: the ledger says so")
-    refused(resolve(database, "k-2", "--executed"), 1, "has no such command: it was never")
+    refused(resolve(database, "k-2", "--executed"), 1, "fencegate audit --key k-2")
     refused(resolve(database, "k-1", "--executed", "--tenant", "nope"), 1, "there is no tenant 'no")
 
     in_flight(database, "k-3", entity="invoice:3")

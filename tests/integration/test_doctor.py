@@ -43,6 +43,22 @@ def test_the_embedded_server_is_set_up_well(database: str) -> None:
     assert len(found) == 15
 
 
+def test_people_hear_which_database_it_was_and_what_the_guarantees_are(
+    database: str,
+) -> None:
+    url = urlsplit(database)
+    lines = fencegate("doctor", dsn=database).out.splitlines()
+    assert lines[0] == f"database: {url.hostname}:{url.port}{url.path}"
+    assert lines[-7] == "  G1  at most once per key"
+    assert url.password is not None
+    assert url.password not in "\n".join(lines)
+    with open_folder() as folder:
+        env = {"FENCEGATE_DATA_DIR": str(folder / "here")}
+        assert fencegate("migrate", env=env).code == 0
+        lines = fencegate("doctor", env=env).out.splitlines()
+    assert lines[0].startswith(f"database: the embedded one of {folder}/here, which was started")
+
+
 SERVERS = {
     "fsync": ({"fsync": "off"}, {"fsync": "fails"}),
     "full_page_writes": ({"full_page_writes": "off"}, {"full_page_writes": "warning"}),

@@ -53,6 +53,21 @@ fence = "off"
 serial = false
 """
 
+ASK = """
+name = "ask"
+match = "POST /v1/accounts/{account}/asks"
+entity = "account:{path.account}"
+timeout_s = 20
+unknown = "probe"
+send_key = "X-Reference"
+
+[commands.probe]
+request = "GET /v1/found?ref={upstream_key}&of={path.account}"
+applied = { status = [200], where = "/data", items = "some" }
+absent  = { status = [200], where = "/data", items = "none" }
+interval_s = 3600
+"""
+
 SECRET = "s3cr3t-of-the-gateway"
 JSON = ("Content-Type", "application/json")
 
@@ -104,7 +119,7 @@ def desk(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("policies")
 
     def texts(url: str) -> list[str]:
-        text = policy(f"{url}/base", CHARGE, NOTE, OFF, head=HEAD)
+        text = policy(f"{url}/base", CHARGE, NOTE, OFF, ASK, head=HEAD)
         (folder / "pay.toml").write_text(text)
         return [text]
 
@@ -551,3 +566,41 @@ def test_an_admit_is_held_up_no_longer_than_the_rehearsal(database: str, desk: D
     )
     assert locks == []
     assert made.command.entity == "log:x"
+
+
+# -- why an unknown command waits
+
+
+def test_why_it_is_neither_sent_again_nor_asked_about(desk: Desk, scene: Scene) -> None:
+    send_and_lose(scene)
+    now = desk.request(scene)["now"]
+    assert (now["row"], now["hindrance"]) == (9, "held")
+    typed = ["-H", f"Idempotency-Key: {scene.key()}", "-H", "X-Execution-Fence: 1"]
+    target = f"/pay/v1/accounts/{scene.account}/charges"
+    done = desk.explain("POST", target, *typed, "--json", '{"amount":100}')
+    assert "neither sent again (row 7) nor asked about (row 8): it was admitted with" in done.out
+
+
+def test_how_an_unknown_outcome_would_be_found_out(desk: Desk, scene: Scene) -> None:
+    scene.upstream.next(respond(502, effect=True), respond(404, effect=False))
+    assert scene.send(what="asks").status == 504
+    document = desk.request(scene, what="asks")
+    # The account is told by the credentials, and explain need not have them.
+    assert document["now"]["hindrance"] == "another-account"
+    assert "ACCOUNT, PAY_TOKEN is not set here" in document["now"]["not_again"]
+    assert document["unknown"]["mode"] == "probe"
+    probe = document["unknown"]["probe"]
+    row = scene.row()
+    assert row is not None
+    target = f"/base/v1/found?ref={row['upstream_key']}&of={scene.account}"
+    assert probe["of_this_request"] == f"GET {target}"
+    assert probe["applied"] == "status 200, /data is a list with an element"
+    assert probe["interval_s"] == 3600
+    typed = ["-H", f"Idempotency-Key: {scene.key()}", "-H", "X-Execution-Fence: 1"]
+    path = f"/pay/v1/accounts/{scene.account}/asks"
+    env = {"PAY_TOKEN": SECRET, "ACCOUNT": "acct-hush"}
+    done = desk.explain("POST", path, *typed, "--json", '{"amount":100}', **env)
+    assert (done.code, done.err) == (0, "")
+    assert "row 8 of the decision table" in done.out
+    assert f"asks GET {target}" in done.out
+    assert "absent: status 200, /data is a list that is empty" in done.out

@@ -32,6 +32,7 @@ from gateway.core.decide import (
     WaitForEntity,
     WaitForKey,
     decide,
+    hindrance,
 )
 from gateway.core.model import Response
 
@@ -340,3 +341,27 @@ def test_nothing_is_forwarded_but_the_calls_own_attempt() -> None:
             assert each.known.state == "in-flight"
         if _foreign(each) is not None or each.known is None:
             assert not isinstance(decide(each), Forward | Lapsed)
+
+
+@pytest.mark.parametrize(
+    ("known", "about", "why"),
+    [
+        (UNKNOWN, {}, "held"),
+        (ASKABLE, {}, "not-offered"),
+        (ASKABLE, {"probes": True}, None),
+        (replace(ASKABLE, account_same=False), {"probes": True}, "another-account"),
+        (RESENDABLE, {"resend_within_ms": 1_000}, None),
+        (RESENDABLE, {}, "not-offered"),
+        (RESENDABLE, {"resend_within_ms": 999}, "window-over"),
+        (RESENDABLE, {"resend_within_ms": 1_000, "open": STUCK}, "entity-open"),
+        (replace(RESENDABLE, upstream_key=None), {"resend_within_ms": 1_000}, "no-key"),
+        (replace(RESENDABLE, same=None), {"resend_within_ms": 1_000}, "not-compared"),
+        (replace(RESENDABLE, account_same=False), {"resend_within_ms": 1_000}, "another-account"),
+    ],
+)
+def test_why_an_unknown_command_waits_for_somebody(
+    known: Known, about: dict[str, object], why: str | None
+) -> None:
+    given = replace(facts(known), **about)  # type: ignore[arg-type]
+    assert hindrance(known, given) == why
+    assert isinstance(decide(given), RejectUnknown) == (why is not None)

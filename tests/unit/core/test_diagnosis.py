@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.diagnosis import Observed, Standby, awaited, diagnose
+from gateway.core.diagnosis import GUARANTEES, Observed, Standby, awaited, diagnose
 
 SETTINGS = {
     "fsync": "on",
@@ -160,3 +162,24 @@ def test_a_failover_is_said_to_lose_nothing_only_where_it_does() -> None:
     potential = Standby("c", "streaming", "potential")
     found = {f.check: f for f in diagnose(standbys(SYNC, potential, names="FIRST 1 (b, c)"))}
     assert found["standbys"].means.endswith("a failover to b loses nothing")
+
+
+def test_the_guarantees_are_called_what_they_are_called_elsewhere() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "guarantees.md").read_text("utf-8")
+    assert dict(re.findall(r"^## (G\d): (.+)$", text, re.MULTILINE)) == GUARANTEES
+    said = " ".join(finding.means for finding in diagnose(GOOD))
+    assert set(re.findall(r"\bG\d\b", said)) <= set(GUARANTEES)
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        GOOD,
+        session(statement_timeout="0"),
+        session(lock_timeout="100"),
+        session(idle_session_timeout="60000"),
+    ],
+)
+def test_every_time_has_its_unit(observed: Observed) -> None:
+    (found,) = [each.found for each in diagnose(observed) if each.check == "timeouts"]
+    assert re.search(r"= \d+ ms\b", found)

@@ -38,3 +38,25 @@ def test_the_report_says_how_requests_are_compared(load_text: Load) -> None:
     report = render_report(load_text(policy(command(more=more))))
     assert "    compares body as form | without /a~1b/c, /lease | with accept, x-v\n" in report
     assert "compares" not in render_report(load_text(policy()))
+
+
+def test_the_report_says_how_an_unknown_outcome_is_found_out(load_text: Load) -> None:
+    asked = (
+        "unknown = 'probe'\nsettle_delay_s = 40\n[commands.probe]\nrequest = 'GET /f?k={key}'\n"
+        "interval_s = 7\napplied = { status = [200, 201], where = '/d', items = 'some' }\n"
+        "absent = { status = [200], where = '/a~1b/0', equals = ['no', 3, false] }"
+    )
+    again = "unknown = 'resend'\nsend_key = 'X-K'\nresend_within_s = 600"
+    report = render_report(
+        load_text(
+            policy(command(more=again), command("PUT /x", "y:{header.X-E}", "put", more=asked))
+        )
+    )
+    for part in (
+        "settle_delay_s 40 |",
+        "    asks GET /f?k={key} | interval_s 7\n",
+        "    applied by status 200, 201, /d is a list with an element | absent by status 200, ",
+        ' 200, /a~1b/0 is "no" or 3 or false\n',
+        "    resend_within_s 600 | key in use by 409\n",
+    ):
+        assert part in report

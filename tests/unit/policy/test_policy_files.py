@@ -145,6 +145,11 @@ def test_all_files_are_reported_and_syntax_errors_name_the_line(errors_of: Error
         ("keep_limit = '16 MB'", "keep_limit", "is not a size"),
         ("not_executed = [200]", "not_executed[0]", "at least 300"),
         ("not_executed = 401", "not_executed", "in [brackets]"),
+        (
+            "unknown = 'probe'\nprobe = {request = 'GET /f?k={key}', applied = {status = 200}}",
+            "probe.applied.status",
+            "write it in [brackets], e.g. status = [200]",
+        ),
         ("not_executed = [500]", "ambiguous", "shares [500] with not_executed"),
         ("send_key = 'Content-Length'", "send_key", "belongs to the connection"),
         ("send_key = 'Idempotency_Key'", "send_key", "not a usable field name"),
