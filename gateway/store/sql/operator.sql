@@ -55,7 +55,7 @@ select c.*,
        (extract(epoch from c.deadline - n.now) * 1000)::bigint as remaining_ms,
        e.fence as mark, e.open_key = c.key_digest as is_open,
        w.tries as looks, w.asked_at as last_look_at, w.said as last_look, w.due_at as next_look_at,
-       extract(epoch from w.due_at - n.now)::int as next_look_s,
+       case when isfinite(w.due_at) then extract(epoch from w.due_at - n.now)::int end as next_look_s,
        coalesce(w.busy_until > n.now, false) as asking,
        f.at as first_sent_at, extract(epoch from n.now - f.at)::int as first_sent_ago_s,
        cardinality(c.earlier) as attempts_before
