@@ -261,6 +261,7 @@ def test_who_cannot_ask_about_it_leaves_it_to_others(database: str, asks: Asks) 
     assert look(database, asks) == []
     assert audit(database) == [CRASHED]
     left = watched(database)
+    assert left[0]["upstream_digest"] == digest("upstream")
     for _ in range(3):
         assert look(database, asks) == []
     assert watched(database) == left

@@ -185,7 +185,10 @@ UNKNOWNS = [
         "another account is not asked",
         "w.upstream_digest = p.digest and w.due_at <= v_now\n",
         "w.due_at <= v_now\n",
-        (f"{_STORE}test_who_cannot_ask_about_it_leaves_it_to_others",),
+        (
+            f"{_STORE}test_who_cannot_ask_about_it_leaves_it_to_others",
+            f"{_STORE}test_what_nobody_here_may_ask_about_hides_nothing_else",
+        ),
     ),
     Mutant(
         _WATCH,
