@@ -161,3 +161,10 @@ def test_a_dsn_stands_in_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("FENCEGATE_DATABASE_URL", "postgresql://u:hush@h/other")
     with pytest.raises(ConfigurationError, match="are both set; unset one of them"):
         load_settings()
+
+
+def test_an_empty_dsn_is_a_mistake_and_no_new_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEGATE_DATABASE_URL", "")
+    said = "FENCEGATE_DATABASE_URL is set but empty; set a DSN, or unset it"
+    with pytest.raises(ConfigurationError, match=said):
+        load_settings()
