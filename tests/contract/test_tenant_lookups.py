@@ -26,8 +26,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "expired_leases/1": ("job_leases l", _BACKGROUND),
     "forget_audit/2": ("tenants t", _RETENTION),
     "forget_commands/4": ("commands c", _RETENTION),
-    "forget_given_back/1": ("given_back o", _RETENTION),
-    "forget_watched/3": ("watched w", _RETENTION),
     "not_ours/3": ("watched w", "watched w", "watched w", _BACKGROUND),
     "forget_entities/4": ("entities e", _RETENTION),
     "forget_given_back/1": ("given_back o", _RETENTION),

@@ -102,7 +102,6 @@ def test_a_reported_answer_is_replayed(scene: Scene) -> None:
     assert replay.one("Content-Type") == "application/json"
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("body", "kept"), [("12345678", True), ("1234567\u00e4", False)])
 def test_a_reported_answer_is_kept_within_the_limit_of_its_policy(
     scene: Scene, body: str, kept: bool
@@ -138,14 +137,14 @@ def test_a_report_that_an_attempt_was_executed_which_was_taken_over_decides(scen
     assert report(scene, verdict="executed", attempt=first).json()["result"] == "settled"
     assert scene.send(what="again").outcome == "replayed"
     assert scene.send("next", 2, what="held").outcome == "applied"
-=======
+
+
 def test_a_reported_answer_of_no_type_is_replayed_without_one(scene: Scene) -> None:
     unknown(scene)
     assert report(scene, verdict="executed", status=201, body='{"id":"ch_1"}').status == 200
     replay = scene.send(what="held")
     assert (replay.outcome, replay.body) == ("replayed", b'{"id":"ch_1"}')
     assert replay.all("Content-Type") == []
->>>>>>> d8ebd7a (tests: an empty DSN stops the start; a report without a media type is replayed without one)
 
 
 def test_a_report_gives_the_key_back_when_the_upstream_can_act_no_more(scene: Scene) -> None:

@@ -90,7 +90,7 @@ class Range:
 
     def __post_init__(self) -> None:
         self._admitted = self._rows()
-        self._read = self.stack.gateway.written
+        self._read = self.stack.gateway.lines
 
     def fire(self, inputs: Sequence[Input]) -> None:
         """One volley, and everything that must hold behind it."""

@@ -60,7 +60,7 @@ def test_the_document_is_the_one_that_is_served(served: Stack) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 def test_the_api_answers_as_its_document_says(case: schemathesis.Case, served: Stack) -> None:
-    before = served.gateway.written
+    before = served.gateway.lines
     response = case.call(base_url=served.gateway.url)
     case.validate_response(response, checks=CHECKS)
     if response.status_code < 400:

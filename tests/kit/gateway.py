@@ -192,7 +192,7 @@ class GatewayProcess:
         return line
 
     @property
-    def written(self) -> int:
+    def lines(self) -> int:
         """How many lines it wrote so far."""
         return len(self._lines)
 
