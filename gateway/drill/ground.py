@@ -36,8 +36,11 @@ class Ground:
 
 
 @contextlib.contextmanager
-def own_ground(run: str, folder: Path, crew: Crew) -> Iterator[Ground]:
-    """Everything is started in ``folder``; ``crew`` stops the processes."""
+def own_ground(
+    run: str, folder: Path, crew: Crew, make_key: Callable[[str], str] | None = None
+) -> Iterator[Ground]:
+    """Everything is started in ``folder``; ``crew`` stops the processes. ``make_key``: makes a
+    gateway key in the database of this DSN; without keys workers must be on this machine."""
     upstream = Upstream(run).start()
     try:
         cluster = start_database(folder, crew)
@@ -45,13 +48,14 @@ def own_ground(run: str, folder: Path, crew: Crew) -> Iterator[Ground]:
         policies.mkdir()
         (policies / "drill.toml").write_text(policy_text(f"http://127.0.0.1:{upstream.port}"))
         (policies / "tools.toml").write_text(tools_text())
+        key = make_key(cluster.dsn) if make_key is not None else None
         served = start_gateway(crew, policies, environment(FENCEGATE_DATABASE_URL=cluster.dsn))
 
         def restart() -> None:
             with crew.undisturbed():
                 crew.watch(cluster.restart(immediate=True).pid)
 
-        with _deployed(served.url, None, cluster.dsn, crew) as deployment:
+        with _deployed(served.url, key, cluster.dsn, crew) as deployment:
             yield Ground(deployment, upstream, restart)
     finally:
         upstream.stop()

@@ -448,9 +448,7 @@ def test_up_07_only_http_1_1_is_offered(tmp_path: Path, offers: list[str], own_f
 
 def _default_with(trust: str) -> ssl.SSLContext | None:
     """What the client makes by itself, trusting the test's authority."""
-    from gateway.upstream import client
-
-    made = client._verifying_context()
+    made = tlsfiles.verifying()
     made.load_verify_locations(trust)
     return made
 

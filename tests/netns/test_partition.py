@@ -19,6 +19,7 @@ from gateway.drill.report import Report
 from gateway.drill.run import perform
 from gateway.drill.scene import Scene, Wire
 from gateway.faultkit.proxy import FaultProxy
+from tests.kit.operating import fencegate
 from tests.netns.namespace import Namespace, made, missing
 
 RUN = "netns"
@@ -54,7 +55,7 @@ class Cast:
 
     def __init__(self, crew: Crew, ground: Ground, space: Namespace, relay: FaultProxy) -> None:
         self._crew = crew
-        self._url = ground.deployment.url
+        self._url, self._key = ground.deployment.url, ground.deployment.key
         self._wire = Cable(space, relay)
         inside = f"http://{space.host}:{relay.port}"
         self._first = self._start("W1", inside, space.command(*worker_command(1)))
@@ -82,8 +83,19 @@ class Cast:
                 actor.kill()
 
     def _start(self, role: str, url: str, command: list[str]) -> Actor:
-        env = environment(FENCEGATE_URL=url, DRILL_NAME=role, DRILL_RUN=RUN)
+        assert self._key is not None
+        env = environment(
+            FENCEGATE_URL=url, FENCEGATE_KEY=self._key, DRILL_NAME=role, DRILL_RUN=RUN
+        )
         return Actor(self._crew, role, command, env)
+
+
+def made_key(dsn: str) -> str:
+    assert fencegate("migrate", dsn=dsn).code == 0
+    scopes = [word for scope in ("policy:*", "enqueue", "work") for word in ("--scope", scope)]
+    done = fencegate("keys", "add", "--tenant", "default", "--name", "drill", *scopes, dsn=dsn)
+    assert done.code == 0, done.err
+    return done.out.split()[-1]
 
 
 @contextlib.contextmanager
@@ -105,7 +117,7 @@ def test_a_worker_behind_a_real_partition_can_do_no_harm() -> None:
         open_folder("fencegate-netns-") as folder,
         crew_in(folder, interrupts) as crew,
         made() as space,
-        own_ground(RUN, folder, crew) as ground,
+        own_ground(RUN, folder, crew, made_key) as ground,
         relayed(space, ground) as relay,
         contextlib.closing(Cast(crew, ground, space, relay)) as cast,
     ):
