@@ -287,7 +287,9 @@ def test_a_late_answer_beats_a_probe_that_found_nothing(scene: Scene) -> None:
         scene.stack.database,
         "update gateway.commands set deadline = gateway.clock() - interval '1 h' where key ="
         f" '{scene.key()}'; update gateway.entities set open_until = gateway.clock() -"
-        f" interval '1 h' where entity = '{scene.entity}'",
+        f" interval '1 h' where entity = '{scene.entity}'; update gateway.watched w set due_at ="
+        " gateway.clock() from gateway.commands c where (w.tenant, w.key_digest) ="
+        f" (c.tenant, c.key_digest) and c.key = '{scene.key()}'",  # where it was listed already
     )
     wait_for_probes(scene, 1)
     held.release()
