@@ -58,6 +58,14 @@ _NOT_PUBLIC_6 = tuple(
 _NAT64 = IPv6Network("64:ff9b::/96")
 _SIX_TO_FOUR = IPv6Network("2002::/16")
 
+# Never public, but a wide entry such as ::/0 holds them.
+_NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")  # RFC 8215
+_TEREDO = IPv6Network("2001::/32")
+_LAST_32 = (
+    IPv6Network("::/96"),  # IPv4-compatible (RFC 4291 §2.5.5.1)
+    IPv6Network("::ffff:0:0:0/96"),  # SIIT (RFC 2765 §2.1)
+)
+
 SEALED: tuple[Network, ...] = (
     IPv4Network("169.254.0.0/16"),  # link-local; AWS, Azure, Google, OpenStack, … at .169.254
     IPv6Network("fe80::/10"),
@@ -107,8 +115,7 @@ class Egress:
         found = _parsed(text)
         if found is None:
             return False
-        inner = _embedded(found)
-        if inner is not None and _sealed(inner) is not None:
+        if any(_sealed(inner) is not None for inner in _hidden(found)):
             return False
         sealed = _sealed(found)
         if sealed is not None:
@@ -148,6 +155,30 @@ def _embedded(address: _Address) -> IPv4Address | None:
     if address in _SIX_TO_FOUR:
         return IPv4Address(int(address) >> 80 & 0xFFFF_FFFF)
     return None
+
+
+def _hidden(address: _Address) -> tuple[IPv4Address, ...]:
+    """Every IPv4 address that some translator may take out of this one, whether it is public or
+    an entry holds it: a metadata service must not be among them."""
+    inner = _embedded(address)
+    if isinstance(address, IPv4Address) or inner is not None:
+        return () if inner is None else (inner,)
+    number = int(address)
+    found: tuple[int, ...] = ()
+    if any(address in block for block in _LAST_32):
+        found = (number,)
+    elif address in _TEREDO:  # RFC 4380 §4: the server, and the client with its bits turned
+        found = (number >> 64, ~number)
+    elif address in _NAT64_LOCAL:  # its operator chose one of these lengths (RFC 6052 §2.2)
+        found = (
+            *(number, number >> 24),  # /96, /64
+            (number >> 64 & 0xFF) << 24 | number >> 32 & 0xFF_FFFF,  # /56
+            (number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF,  # /48
+        )
+    taken = (IPv4Address(each & 0xFFFF_FFFF) for each in found)
+    # Small numbers, as ::1 and 64:ff9b:1::1 have, are not meant as addresses, and no translator
+    # passes multicast on.
+    return tuple(each for each in taken if int(each) >> 24 and not each.is_multicast)
 
 
 def _sealed(address: _Address) -> Network | None:

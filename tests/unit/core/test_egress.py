@@ -69,11 +69,31 @@ def test_metadata_services_and_link_local_need_an_entry_of_their_own(address: st
 
 
 @pytest.mark.parametrize(
-    "address", ["64:ff9b::169.254.169.254", "2002:a9fe:a9fe::1", "64:ff9b::0.0.0.0"]
+    "address",
+    [
+        *("64:ff9b::169.254.169.254", "2002:a9fe:a9fe::1", "64:ff9b::0.0.0.0"),
+        *("64:ff9b:1::a9fe:a9fe", "64:ff9b:1:7::6464:64c8"),
+        *("64:ff9b:1:7a9:fe:a9fe::", "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:0:a9:fea9:fe00:0"),
+        *("2001::5601:5601", "2001:0:a9fe:a9fe::1", "2001:0:0101:101:0:0:9b9b:9b37"),
+        *("::a9fe:a9fe", "::169.254.169.254", "::c000:c0", "::ffff:0:a9fe:a9fe"),
+    ],
 )
 def test_no_entry_opens_a_metadata_service_behind_a_translator(address: str) -> None:
-    for networks in ((), EVERYTHING, (network("64:ff9b::/96"), network("2002::/16"))):
+    own = (network(f"{address}/128"), network("64:ff9b::/96"), network("2002::/16"))
+    for networks in ((), EVERYTHING, own):
         assert not Egress(address, networks).allows(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("64:ff9b:1::1", "64:ff9b:1::1.1.1.1", "64:ff9b:1:e000::8.8.8.8", "2001:0:101:101::1"),
+        *("::1.1.1.1", "::2", "::ffff:0:1.1.1.1"),
+    ],
+)
+def test_an_entry_opens_the_other_translated_forms(address: str) -> None:
+    assert not Egress("api.example").allows(address)
+    assert Egress("api.example", EVERYTHING).allows(address)
 
 
 def test_behind_a_translator_somebody_elses_private_network_is_not_ours() -> None:
