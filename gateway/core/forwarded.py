@@ -27,9 +27,18 @@ _LIST, _STANDARD = b"x-forwarded-for", b"forwarded"
 # An address as it stands in either field: bare, or with a port, IPv6 then in brackets.
 _NODE = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]+)?|([0-9.]+)(?::[0-9]+)?|([0-9A-Fa-f:.]+)")
 
-# One element of Forwarded up to the next comma outside quotes, and its ``for``.
-_ELEMENT = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*")+')
+_MOST_HOPS = 100
+"""Hops of each form that are read; real chains have fewer than ten."""
+
+_LIMIT = 4096
+"""Bytes of ``Forwarded`` that are read: so many hops, and a fraction of a millisecond."""
+
+# One element of Forwarded up to the next comma outside quotes, and its ``for``. Possessive, and a
+# quote that is not closed runs into the end, so that no input makes it backtrack.
+_ELEMENT = re.compile(r'(?:[^",]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))++', re.DOTALL)
+_CLOSED = re.compile(r'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _FOR = re.compile(r'(?:^|;)[ \t]*for=(?:"([^"\\]*)"|([^";, \t]*))[ \t]*(?=;|$)', re.IGNORECASE)
+_UNREADABLE = "?"
 
 _Address = IPv4Address | IPv6Address
 
@@ -106,8 +115,9 @@ def caller_of(headers: Headers, peer: str | None, trusted: Trusted) -> str | Non
 
 
 def _nearest(peer: str, hops: list[str], trusted: Trusted) -> str:
+    """``hops``: the nearest first."""
     known = _plain(peer)
-    for hop in reversed(hops):
+    for hop in hops:
         match = _NODE.fullmatch(hop)
         address = _address(match[1] or match[2] or match[3]) if match else None
         if address is None:
@@ -119,20 +129,28 @@ def _nearest(peer: str, hops: list[str], trusted: Trusted) -> str:
 
 
 def _listed(lines: list[bytes]) -> list[str]:
-    return [hop.strip() for hop in _text(lines).split(",")] if lines else []
+    """The nearest first. What is beyond the most is one piece, which nobody can read."""
+    hops = b",".join(lines).decode("latin-1").rsplit(",", _MOST_HOPS)
+    return [hop.strip() for hop in reversed(hops)] if lines else []
 
 
 def _standard(lines: list[bytes]) -> list[str]:
-    """The ``for`` of each element; one that has none, or several, is a hop that nobody can read."""
-    hops = []
-    for element in _ELEMENT.findall(_text(lines)):
-        found = _FOR.findall(element)
-        hops.append("".join(found[0]) if len(found) == 1 else "?")
+    """The ``for`` of each element, the nearest first; one that has none, or several, is a hop that
+    nobody can read, and so is what is beyond the limits. Each line is read for itself, so that a
+    quote left open by one hop does not hide what a nearer one adds in a line of its own."""
+    hops: list[str] = []
+    room = _LIMIT
+    for line in reversed(lines):
+        room -= len(line)
+        elements = _ELEMENT.findall(line.decode("latin-1")) if room >= 0 else [_UNREADABLE]
+        for element in reversed(elements):
+            if len(hops) == _MOST_HOPS:
+                return [*hops, _UNREADABLE]
+            found = _FOR.findall(element) if _CLOSED.fullmatch(element) else []
+            hops.append("".join(found[0]) if len(found) == 1 else _UNREADABLE)
+        if room < 0:
+            break
     return hops
-
-
-def _text(lines: list[bytes]) -> str:
-    return b",".join(lines).decode("latin-1")
 
 
 def _with(value: bytes, more: str | None) -> bytes:

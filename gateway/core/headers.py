@@ -57,7 +57,11 @@ LOOP = b"gateway-loop"
 which request that was (``handed_on``); or ``other`` where something else did."""
 
 _PSEUDONYM = re.compile(rb"fencegate-[0-9a-f]{12}")
-_COMMENT = re.compile(rb"\((?:[^()\\]|\\.)*\)")
+
+_VIA_LIMIT = 4096
+"""Bytes of a ``Via`` line that are read: some hundred hops, and a fraction of a millisecond."""
+
+_VIA_PIECES = re.compile(rb"\\.?|[()]|[^()\\]++", re.DOTALL)
 
 _FOLD = bytes(byte if chr(byte).isalnum() and byte < 128 else 45 for byte in range(256)).lower()
 """Lower case, and a dash for whatever is neither letter nor digit."""
@@ -138,11 +142,12 @@ def loops(headers: Headers, pseudonym: bytes) -> bool:
 
 def last_hop(headers: Headers) -> bytes | None:
     """The pseudonym of the gateway that handed a message on, where a gateway of this kind is the
-    last that ``Via`` names; ``None`` where anybody else is, or nobody."""
+    last that ``Via`` names; ``None`` where anybody else is, or nobody, or its last line cannot be
+    read or is longer than ``_VIA_LIMIT``."""
     lines = values(headers, b"via")
     if not lines:
         return None
-    name = _received_by(_COMMENT.sub(b"", lines[-1]).rpartition(b",")[2])
+    name = _received_by(_bare(lines[-1]).rpartition(b",")[2])
     return name if _PSEUDONYM.fullmatch(name) else None
 
 
@@ -154,6 +159,22 @@ def handed_on(headers: Headers, method: bytes, target: bytes) -> bytes | None:
         return None
     which = blake2b(method + b" " + target, digest_size=8, person=b"fg-loop")
     return name + b" " + which.hexdigest().encode("ascii")
+
+
+def _bare(via: bytes) -> bytes:
+    """A line of ``Via`` without its comments, which nest (RFC 9110 §5.6.5); nothing where it is too
+    long, or one is not closed: what stands in it may be a hop as well."""
+    depth, kept = 0, b""
+    for piece in _VIA_PIECES.findall(via) if len(via) <= _VIA_LIMIT else ():
+        if piece == b"(":
+            depth += 1
+        elif piece == b")":
+            depth -= 1
+        elif depth == 0:
+            kept += piece
+        if depth < 0 or (depth == 0 and piece[:1] == b"\\"):
+            return b""
+    return b"" if depth else kept
 
 
 def _received_by(hop: bytes) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +92,18 @@ def test_a_trusted_proxy_is_put_behind_what_it_says(
         (PROXY, standard("for=1.1.1.1, proto=https"), PROXY),
         (PROXY, standard("for=1.1.1.1;for=2.2.2.2"), PROXY),
         (PROXY, standard('by="a, for=6.6.6.6";for=1.1.1.1'), "1.1.1.1"),
+        (PROXY, standard('for="1.1.1.1'), PROXY),
+        (PROXY, standard('for=6.6.6.6;by="a, for=1.1.1.1'), PROXY),
+        (PROXY, standard('for=6.6.6.6;by="a, for=1.1.1.1\\'), PROXY),
+        (PROXY, standard('for=6.6.6.6;by="', "for=1.1.1.1"), "1.1.1.1"),
+        (PROXY, standard('for=6.6.6.6;by="a\\"";for=1.1.1.1'), PROXY),
+        (PROXY, standard("for=6.6.6.6;by=" + "a" * 5000, "for=1.1.1.1"), "1.1.1.1"),
+        (PROXY, standard("for=1.1.1.1;by=" + "a" * 5000), PROXY),
+        (PROXY, standard("for=6.6.6.6," + "for=10.0.0.9," * 99 + "for=10.0.0.8"), "10.0.0.9"),
+        (PROXY, standard("for=6.6.6.6," + "for=10.0.0.9," * 98 + "for=10.0.0.8"), "6.6.6.6"),
+        (PROXY, list_of("6.6.6.6, 6.6.6.6," + "10.0.0.9," * 99 + "10.0.0.8"), "10.0.0.9"),
+        (PROXY, list_of("6.6.6.6," + "10.0.0.9," * 98 + "10.0.0.8"), "6.6.6.6"),
+        (PROXY, list_of("6.6.6.6," * 5000 + "1.1.1.1"), "1.1.1.1"),
         (PROXY, list_of("1.1.1.1") + standard("for=1.1.1.1"), "1.1.1.1"),
         (PROXY, list_of("1.1.1.1") + standard("for=6.6.6.6"), PROXY),
         (PROXY, ((b"X_Forwarded_For", b"1.1.1.1"), (b"X-Real-IP", b"2.2.2.2")), PROXY),
@@ -101,6 +115,18 @@ def test_the_caller_is_the_nearest_that_is_no_trusted_proxy(
     peer: str | None, headers: Headers, caller: str | None
 ) -> None:
     assert caller_of(headers, peer, TRUSTED) == caller
+
+
+@pytest.mark.parametrize("piece", ['\\"', '"\\', '"', "for=1;", "a", "; ", "[", "1.", "1:"])
+def test_no_field_makes_its_reader_go_back(piece: str) -> None:
+    """The bound is no measure: who goes back takes minutes for a long one or for the many."""
+    began = time.process_time()
+    for form in (standard, list_of):
+        fits, longest = (form('"' + piece * (size // len(piece))) for size in (4090, 60_000))
+        assert caller_of(longest, PROXY, TRUSTED) == PROXY
+        for _ in range(200):
+            assert caller_of(fits, PROXY, TRUSTED) == PROXY
+    assert time.process_time() - began < 3
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -177,10 +178,29 @@ def test_anything_else_is_not(via: Headers) -> None:
         ([b"1.1 " + SELF + b"\r\nX: 1"], SELF),
         ([b"1.1 fencegate-x\r\ny"], None),
         ([SELF], None),
+        ([b"1.1 " + SELF + b" (a (b, c) \\) d)"], SELF),
+        ([b"1.1 edge (x (y), 1.1 " + SELF + b" z)"], None),
+        ([b"1.1 " + SELF + b" (, 1.1 edge"], None),
+        ([b"1.1 " + SELF + b" (\\"], None),
+        ([b"1.1 " + SELF + b" )"], None),
+        ([b"1.1 edge \\(, 1.1 " + SELF], None),
+        ([b"1.1 a, " * 580 + b"1.1 " + SELF], SELF),
+        ([b"1.1 a, " * 585 + b"1.1 " + SELF], None),
     ],
 )
 def test_the_last_hop_is_told_where_it_is_a_gateway(lines: list[bytes], hop: bytes | None) -> None:
     assert last_hop((*KEPT, *((b"Via", line) for line in lines))) == hop
+
+
+@pytest.mark.parametrize("piece", [b"(\\", b"((", b"()", b"(", b"\\", b"),("])
+def test_no_via_makes_its_reader_go_back(piece: bytes) -> None:
+    """The bound is no measure: who goes back takes minutes for a long one or for the many."""
+    fits, longest = (((b"via", piece * (size // len(piece))),) for size in (4090, 60_000))
+    began = time.process_time()
+    assert last_hop(longest) is None
+    for _ in range(200):
+        assert last_hop(fits) is None
+    assert time.process_time() - began < 3
 
 
 def test_a_request_that_was_handed_on_is_named_by_hop_method_and_target() -> None:
