@@ -23,6 +23,7 @@ from gateway.api.fences import PATH as FENCES
 from gateway.api.fences import Fences
 from gateway.api.jobs import Jobs, Lanes
 from gateway.core.budget import Shares
+from gateway.core.local import foreign
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.core.secret import revealed
@@ -318,12 +319,22 @@ class Gateway:
     async def _openapi(self, _: Request) -> Response:
         return JSONResponse(openapi.document())
 
+    def _foreign(self, request: Request) -> str | None:
+        """Why a page of another site may be asking, while no key exists and nobody opened them."""
+        snapshot = self.keys.current()
+        if self.settings.metrics_open or snapshot is None or snapshot.anonymous is None:
+            return None
+        return foreign(tuple(request.scope["headers"]))
+
     async def _metrics(self, request: Request) -> Response:
         if not self.settings.metrics_open and not _is_near(request):
             reason = (
                 f"/metrics answers this machine only; set {PREFIX}METRICS_OPEN=true to change it"
             )
             return JSONResponse({"status": "forbidden", "reason": reason}, status_code=403)
+        wrong = self._foreign(request)
+        if wrong is not None:
+            return JSONResponse({"status": "forbidden", "reason": wrong}, status_code=403)
         await self._sampler.refresh()
         body, content_type = self.metrics.render()
         return Response(body, headers={"content-type": content_type})

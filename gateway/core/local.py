@@ -2,7 +2,8 @@
 
 A page in a browser on this machine can reach loopback too. If its own name is made to resolve to
 127.0.0.1, the browser takes the gateway for the page's own server; the ``Host`` field then still
-has that name. If it sends across sites instead, the browser adds ``Origin`` (RFC 6454 §7).
+has that name. If it sends across sites instead, the browser adds ``Origin`` (RFC 6454 §7), but not
+to what an ``<img>`` or a link asks for; there only ``Sec-Fetch-Site`` (W3C Fetch Metadata) tells.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from gateway.core.headers import values
 from gateway.core.model import Headers
 
 __all__ = ["foreign"]
+
+_NOT_ACROSS = (b"same-origin", b"none")  # "none": somebody typed the address
 
 _AUTHORITY = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::[0-9]*)?")
 
@@ -31,6 +34,12 @@ def foreign(headers: Headers) -> str | None:
     origins = values(headers, b"origin")
     if not all(_is_loopback(origin.partition(b"://")[2]) for origin in origins):
         return f"Leave the Origin out, {mend}: without keys no page of another site is served."
+    sites = values(headers, b"sec-fetch-site")
+    if not all(site.strip(b" \t").lower() in _NOT_ACROSS for site in sites):
+        return (
+            f"Leave the Sec-Fetch-Site out, {mend}: without keys no page of another site or port "
+            "is served."
+        )
     return None
 
 
@@ -42,6 +51,8 @@ def _is_loopback(authority: bytes) -> bool:
     if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 §6.3
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    mapped = getattr(address, "ipv4_mapped", None)  # Python 3.13 looks at it by itself
+    return bool((mapped or address).is_loopback)

@@ -137,6 +137,8 @@ def test_without_keys_a_host_of_this_machine_is_served(scene: Scene, host: str) 
         ("10.0.0.1", []),
         ("localhost", [("Origin", "https://evil.example")]),
         ("localhost", [("Origin", "null")]),
+        ("localhost", [("Sec-Fetch-Site", "cross-site")]),
+        ("localhost", [("Sec-Fetch-Site", "same-site")]),
     ],
 )
 def test_without_keys_a_page_of_another_site_reaches_nothing(
@@ -147,6 +149,8 @@ def test_without_keys_a_page_of_another_site_reaches_nothing(
     target = f"/pay/v1/accounts/{scene.account}/charges"
     guarded = scene.caller.open("POST", target, own, b"{}", host=host).reply()
     assert_problem(guarded, "local-only")
+    metrics = scene.caller.open("GET", "/metrics", fields, host=host).reply()
+    assert (metrics.status, metrics.json()["status"]) == (403, "forbidden")
     for path in ("/v1/fences", "/v1/jobs"):
         fields = [*fields, ("Content-Type", "application/json")]
         api = scene.caller.open("POST", path, fields, b'{"entity":"e"}', host=host).reply()
@@ -159,7 +163,10 @@ def test_with_keys_any_host_and_origin_is_served(postgres: Server) -> None:
         token = fencegate("keys", "add", "--tenant", "t", "--name", "n", dsn=dsn).out.strip()
         with stack(postgres, lambda url: [policy(url, CHARGE)], database=dsn) as made:
             origin = ("Origin", "https://shop.example")
-            assert asked(made, "api.example", origin, token=token).status == 201
+            across = ("Sec-Fetch-Site", "cross-site")
+            assert asked(made, "api.example", origin, across, token=token).status == 201
+            read = Caller(made.gateway.url).open("GET", "/metrics", [origin], host="api.example")
+            assert read.reply().status == 200
             assert_problem(asked(made, "localhost"), "unauthenticated")
 
 

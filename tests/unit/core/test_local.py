@@ -8,12 +8,12 @@ from gateway.core.local import foreign
 
 HERE = [
     *("localhost", "LOCALHOST:8080", "localhost.", "api.localhost:1", "127.0.0.1", "127.9.9.9:80"),
-    *("[::1]", "[::1]:8080", "localhost:"),
+    *("[::1]", "[::1]:8080", "localhost:", "[::ffff:127.0.0.1]", "[::FFFF:7f00:1]:80"),
 ]
 ELSEWHERE = [
     *("evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example"),
     *("evillocalhost", "10.0.0.1", "[2001:db8::1]", "0.0.0.0", "[::]", "2130706433", "0x7f.1"),
-    *("127.1", "169.254.169.254", "", "[::1", "::1", "localhost:1:2"),
+    *("127.1", "169.254.169.254", "", "[::1", "::1", "localhost:1:2", "[::ffff:10.0.0.1]"),
 ]
 
 
@@ -41,3 +41,17 @@ def test_one_that_is_here_excuses_none_that_is_not() -> None:
 
 def test_who_names_no_host_speaks_http_1_0_and_is_no_browser() -> None:
     assert foreign(()) is None
+
+
+@pytest.mark.parametrize("site", [b"same-origin", b"none", b" None\t"])
+def test_a_page_of_the_gateway_itself_and_a_typed_address_pass(site: bytes) -> None:
+    assert foreign(((b"host", b"localhost"), (b"Sec-Fetch-Site", site))) is None
+
+
+@pytest.mark.parametrize("site", [b"cross-site", b"same-site", b"", b"none, cross-site", b"?1"])
+def test_what_a_page_of_another_site_or_port_asks_for_is_refused(site: bytes) -> None:
+    """An image or a link sends no Origin."""
+    fields = ((b"host", b"localhost"), (b"sec-fetch-site", b"none"), (b"Sec-Fetch-Site", site))
+    said = foreign(fields) or ""
+    assert "Sec-Fetch-Site" in said
+    assert "fencegate keys add" in said
