@@ -101,8 +101,8 @@ SCHEMAS: Mapping[str, Any] = {
             },
             "body": {
                 "type": "string",
-                "description": "Of that answer, none with 204 and 304. Kept up to keep_limit of "
-                "the command's policy.",
+                "description": "Of that answer, none with 204, 205 and 304. Kept up to keep_limit "
+                "of the command's policy.",
             },
             "content_type": {
                 "type": "string",

@@ -17,7 +17,9 @@ REASON_LIMIT = 1_000
 
 _EXAMPLE = '{"key": "pay-17", "verdict": "executed", "reason": "webhook evt_1"}'
 _BODY_LIMIT = 16 * 2**20
-_EMPTY = frozenset({204, 304})  # RFC 9110 §6.4.1; 1xx are no answers, and out of bounds here
+_EMPTY = frozenset(
+    {204, 205, 304}
+)  # RFC 9110 §6.4.1, §15.3.6; 1xx are no answers, and out of bounds here
 _MEDIA = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 

@@ -18,6 +18,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _BODILESS = frozenset({204, 304})
+_EMPTY = _BODILESS | {205}
+"""A 205 has no content either, but a length, of 0 (RFC 9110 §15.3.6). Whatever was recorded with
+one of these, a server that holds to it would break the connection instead of sending it."""
+
 _LENGTH = frozenset({b"content-length"})
 
 
@@ -31,6 +35,11 @@ async def respond(answer: Answer, send: Send, *, head_only: bool = False) -> boo
             "headers": fields(answer, head_only=head_only),
         }
     )
+    if answer.status in _EMPTY:
+        if answer.stream is not None:
+            answer.stream.close()
+        await send({"type": "http.response.body", "body": b""})
+        return True
     if answer.stream is None:
         await send({"type": "http.response.body", "body": answer.body})
         return True
@@ -54,7 +63,8 @@ async def _relay(stream: Transfer, start: bytes, send: Send) -> bool:
 def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, bytes]]:
     """The field lines of an answer."""
     kept = answer.headers
-    if answer.status in _BODILESS:
+    reset = answer.status == 205 and not head_only
+    if answer.status in _BODILESS or reset:
         # A 304 may say the length of what it leaves out (RFC 9110 §8.6); the server would hold it
         # against the empty body and cut the connection.
         kept = without(kept, _LENGTH)
@@ -70,7 +80,9 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
     # RFC 9110 §6.6.1: whoever passes on a response without a Date adds when it came.
     if not values(kept, b"date"):
         headers.append((b"date", formatdate(usegmt=True).encode("ascii")))
-    if _needs_length(answer, head_only=head_only):
+    if reset:
+        headers.append((b"content-length", b"0"))
+    elif _needs_length(answer, head_only=head_only):
         headers.append((b"content-length", b"%d" % len(answer.body)))
     return headers
 

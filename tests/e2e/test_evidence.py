@@ -244,6 +244,7 @@ def test_a_report_about_no_command_is_told_so(scene: Scene, verdict: str) -> Non
         ({"verdict": "executed", "status": 99}, "status"),
         ({"verdict": "executed", "status": 102}, "status"),
         ({"verdict": "executed", "status": 204, "body": "x"}, "body"),
+        ({"verdict": "executed", "status": 205, "body": "x"}, "body"),
         ({"verdict": "executed", "status": 304, "body": "x"}, "body"),
         ({"verdict": "not-executed", "status": 200}, "status"),
         ({"verdict": "executed", "status": 200, "content_type": "a\r\nX: 1"}, "content_type"),
