@@ -58,6 +58,27 @@ BOUNDARY = [
         (f"{_LOCAL}test_any_other_host_or_origin_is_refused_with_the_mend",),
     ),
     Mutant(
+        "gateway/core/local.py",
+        "an image on a page of another site asks from here",
+        "if not all(site.strip",
+        "if sites and not any(site.strip",
+        (f"{_LOCAL}test_what_a_page_of_another_site_or_port_asks_for_is_refused",),
+    ),
+    Mutant(
+        "gateway/core/forwarded.py",
+        "a quote left open is read on",
+        "if _CLOSED.fullmatch(element) else []",
+        "",
+        (f"{_FORWARDED}test_the_caller_is_the_nearest_that_is_no_trusted_proxy",),
+    ),
+    Mutant(
+        "gateway/core/headers.py",
+        "a hop in a comment of a comment is a hop",
+        "        elif depth == 0:\n            kept += piece",
+        "        elif depth <= 1:\n            kept += piece",
+        (f"{_HEADERS}test_the_last_hop_is_told_where_it_is_a_gateway",),
+    ),
+    Mutant(
         "gateway/core/headers.py",
         "somebody behind us in Via is the last hop",
         "lines[-1]",
