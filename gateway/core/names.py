@@ -29,7 +29,12 @@ _METHOD = re.compile(
 # Behind a letter or a digit it is part of another word, such as payment_method.
 _IN_A_WORD = re.compile(rb"(?<=[A-Za-z0-9])(?<!%[0-9A-Fa-f]{2})")
 # A name in pieces (RFC 2231), as a MIME word (RFC 2047) or with a backslash may be any name.
-_VEILED = re.compile(rb"(?<![a-z])name(?:\*[0-9]|\*?=\"?(?:=\?|[^\";\\]*+\\))", re.IGNORECASE)
+# Up to the next such name, which is looked at for itself: no input makes it read on from each.
+_VEILED = re.compile(
+    rb"(?<![a-z])name(?:\*[0-9]"
+    rb"|\*?=\"?(?:=\?|(?:(?!(?<![a-z])name\*?=)[^\";\\])*+\\))",
+    re.IGNORECASE,
+)
 
 
 def is_plain(name: bytes) -> bool:

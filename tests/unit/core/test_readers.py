@@ -5,6 +5,8 @@ behind it. So the template must not give A.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,3 +260,18 @@ def test_no_bytes_make_it_fail(raw: bytes) -> None:
     assert alike(raw, raw)
     read(b"customer=A&" + raw)
     read(parts(raw), MULTIPART)
+
+
+@pytest.mark.parametrize(
+    "head", [b'name=1name="a\\"', b"name=a;name=filename x\\", b"name=1name*0", b"name=1name==?"]
+)
+def test_a_name_in_the_value_of_another_is_looked_at_too(head: bytes) -> None:
+    assert hides_method(head, is_head=True)
+
+
+@pytest.mark.parametrize("piece", [b"name=1", b'name="', b"name*=", b"name", b'1name="a'])
+def test_no_head_of_a_part_makes_its_reader_go_back(piece: bytes) -> None:
+    """The bound is no measure: who goes back takes ten seconds."""
+    began = time.process_time()
+    assert not hides_method(piece * 50_000, is_head=True)
+    assert time.process_time() - began < 3
