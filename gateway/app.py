@@ -7,6 +7,7 @@ import ipaddress
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 from starlette.applications import Starlette
@@ -25,7 +26,6 @@ from gateway.api.jobs import Jobs, Lanes
 from gateway.core.budget import Shares
 from gateway.core.local import foreign
 from gateway.core.model import Headers
-from gateway.core.problems import Problem
 from gateway.core.secret import revealed
 from gateway.errors import AnswerLost, ConfigurationError, StoreUnavailable
 from gateway.jobs.journal import Journal as JobJournal
@@ -43,10 +43,12 @@ from gateway.proxy.admitting import Admitter
 from gateway.proxy.background import Background
 from gateway.proxy.endpoint import Endpoint
 from gateway.proxy.execute import Executor
-from gateway.proxy.intake import Intake, Refused
+from gateway.proxy.intake import Intake
 from gateway.proxy.journal import Journal
 from gateway.proxy.lanes import Reading
 from gateway.proxy.line import Line
+from gateway.proxy.looks import Looks
+from gateway.proxy.mismatches import Mismatches
 from gateway.proxy.prober import AT_ONCE, Ask, Prober
 from gateway.proxy.resending import Resender
 from gateway.proxy.respond import Receive, Send
@@ -95,6 +97,7 @@ class Gateway:
         )
         journal = Journal(self.metrics)
         self.witness = Witness(database, now_s)
+        self._looks = Looks(self._not_writable, now_s)
         store = CommandStore(database, self.witness)
         self.room = WaitRoom(
             store.ready,
@@ -146,7 +149,7 @@ class Gateway:
             ),
             executor,
             journal,
-            self._audit,
+            Mismatches(partial(audit.append, database), shares.mismatches),
             Flights(settings.max_attempts, self._several),
         )
         self.metrics.watch(
@@ -234,6 +237,7 @@ class Gateway:
         await self._sampler.stop()
         await self._prober.stop()
         await self._retainer.stop()
+        await self._looks.stop()
         await self.witness.stop()
         await self.keys.stop()
         clients = (self._clients, self._passages, self._probes)
@@ -269,32 +273,6 @@ class Gateway:
             if count := getattr(gone, what):
                 self.metrics.forgotten(what, count)
 
-    async def _audit(self, refused: Refused) -> Problem | None:
-        """Record an entity mismatch; a problem where the evidence cannot be kept."""
-        mismatch, principal = refused.mismatch, refused.identity.principal
-        assert mismatch is not None
-        assert principal is not None
-        entry = audit.Entry(
-            tenant=principal.tenant,
-            event="entity_mismatch",
-            reason=mismatch.detail,
-            principal=principal.name,
-            policy=mismatch.policy,
-            entity=mismatch.entity,
-            key=mismatch.key,
-            fence=mismatch.fence,
-            request_id=refused.identity.request_id,
-        )
-        try:
-            await audit.append(self._database, entry)
-        except (StoreUnavailable, AnswerLost) as error:
-            return Problem(
-                "store-unavailable",
-                f"Repeat the same request later: nothing was sent, because {error}.",
-                retry_after_s=1,
-            )
-        return None
-
     async def _healthz(self, _: Request) -> Response:
         """Alive: the process answers. It asks nothing of the database."""
         return JSONResponse({"status": "ok"})
@@ -311,6 +289,9 @@ class Gateway:
             return "the process is stopping"
         if self.keys.current() is None:
             return "the gateway keys could not be read for too long"
+        return self.witness.lost or await self._looks.reason()
+
+    async def _not_writable(self) -> str | None:
         try:
             return await self.witness.not_writable()
         except (StoreUnavailable, AnswerLost) as error:

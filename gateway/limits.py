@@ -81,10 +81,11 @@ SLICE_S = 0.01
 theirs."""
 
 REPEATS = 10
-"""Equal refusals, in a window, that have an audit row each: enough to see the pattern."""
+"""Equal refusals, in a window, that have an audit row each: enough to see the pattern. Those that
+come at the same moment do not see each other, so there may be a few more."""
 
 REPEAT_WINDOW_S = 3600
-"""Seconds. The rest of an hour shares one row, so a client that loops for a day leaves at most 264,
+"""Seconds. The rest of an hour shares one row, so a client that loops for a day leaves some 264,
 not a million."""
 
 TABLE: tuple[tuple[str, str, str], ...] = (
@@ -165,7 +166,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "equal refusals with an audit row of their own",
-        f"{REPEATS} in {REPEAT_WINDOW_S // 60} minutes",
-        "the rest share a row, with how many they are and when the last was",
+        f"about {REPEATS} in {REPEAT_WINDOW_S // 60} minutes",
+        "the rest share a row, with how many they are and when the last was; a few more where they "
+        "come at the same moment",
     ),
 )

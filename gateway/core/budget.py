@@ -37,6 +37,12 @@ class Shares:
     commands: int
     """Left to commands where all others have what they may."""
 
+    @property
+    def mismatches(self) -> int:
+        """Of those left to commands: mismatches of entities that are written together. They wait
+        for no lock but that of a row which only such statements lock, for milliseconds."""
+        return self.evidence
+
     @classmethod
     def of(cls, pool_size: int) -> Shares:
         """Those of a pool. Raises ``ValueError`` where it is below ``LEAST_POOL``."""

@@ -109,15 +109,16 @@ class Filter:
     newest_first: bool = True
 
 
-async def append(database: Database, entry: Entry) -> None:
+async def append(database: Database, entry: Entry, *, flush: bool = False) -> None:
     """Write one row, or count it where many equal ones came before. Raises ``StoreUnavailable``;
-    after ``AnswerLost`` repeat the same entry."""
+    after ``AnswerLost`` repeat the same entry, with ``flush`` (see ``Database.fetch``)."""
     e = entry
     await database.fetch(
         _SQL["append"],
         *(e.tenant, e.id, e.event, _text(e.principal), _text(e.policy), _text(e.entity)),
         *(_text(e.key), e.fence, e.high_water_mark, e.attempt, _text(e.job)),
         *(_text(e.request_id), e.fingerprint, _text(e.reason)),
+        flush=flush,
     )
 
 

@@ -42,6 +42,10 @@ _NEVER_S = 60
 
 _CONNECT_TIMEOUT_S = 2.0
 
+_FREE_S = 2.0
+"""Longest wait until a connection of the pool is free. That none came says nothing of the server,
+so it is told apart from one that cannot be made."""
+
 # Where an earlier answer was lost, what stands there may be committed on this server and on no
 # standby yet. A transaction that writes to the log is answered only when all before it are as
 # durable as was asked for.
@@ -74,6 +78,7 @@ _MENDS = {
     "28000": "the database does not let the user of FENCEGATE_DATABASE_URL in",
 }
 
+_ALL_BUSY = "all connections to the database are busy; FENCEGATE_POOL_SIZE says how many there are"
 
 _SAID_LIMIT = 300
 """Characters of the server's own words: a sentence, not a value that somebody put into it."""
@@ -107,6 +112,7 @@ class Database:
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record], history: History) -> None:
         self._pool = pool
+        self._free = asyncio.Semaphore(pool.get_max_size())
         self.history = history
 
     @classmethod
@@ -212,24 +218,39 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
         """A plain connection, for operators' reads and for tests; errors are asyncpg's own."""
-        async with self._pool.acquire() as connection:
+        async with self._free, self._pool.acquire() as connection:
             yield connection  # type: ignore[misc]
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator[asyncpg.Connection]:
         try:
+            async with asyncio.timeout(_FREE_S):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailable(_ALL_BUSY) from error
+        try:
             connection = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
         except (asyncpg.PostgresError, *TRANSPORT_ERRORS) as error:
+            self._free.release()
             self.history.failed()
             code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
             raise StoreUnavailable(describe(error), code=code) from error
+        except BaseException:
+            self._free.release()
+            raise
         try:
             yield connection  # type: ignore[misc]
         finally:
             # A connection that dies between its answer and its release makes asyncpg raise here,
             # with the slot already back. What the statement did is known; this must not hide it.
             with suppress(asyncpg.PostgresError, *TRANSPORT_ERRORS):
-                await asyncio.shield(self._pool.release(connection))
+                await asyncio.shield(self._released(connection))
+
+    async def _released(self, connection: Any) -> None:
+        try:
+            await self._pool.release(connection)
+        finally:
+            self._free.release()
 
     async def close(self) -> None:
         """Close every connection; statements that are still running are waited for, then cut."""

@@ -43,6 +43,18 @@ def test_admit(here: Rig, lose: Lose) -> None:
     assert here.scene.audit() == []
 
 
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_mismatch_is_refused_and_recorded_once(here: Rig, lose: Lose) -> None:
+    lost = lose(here.proxy, "gateway.refuse(")
+
+    refused = here.scene.send(fields=[("X-Execution-Entity", "account:other")])
+
+    assert_problem(refused, "entity-mismatch")
+    assert lost.hit
+    assert [row["event"] for row in here.scene.audit()] == ["entity_mismatch"]
+    assert here.upstream.count == 0
+
+
 def test_admit_committed_and_its_answer_lost_twice(here: Rig) -> None:
     for _ in range(2):
         here.proxy.cut_after(ADMIT)

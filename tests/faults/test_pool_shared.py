@@ -11,10 +11,11 @@ import asyncpg
 import pytest
 
 from gateway.core.budget import LEAST_POOL
+from gateway.limits import REPEATS
 from tests.kit.client import Exchange
 from tests.kit.db import Server, execute, with_connection
 from tests.kit.desk import JSON, Desk
-from tests.kit.faults import LOAD, until
+from tests.kit.faults import LOAD, Rig, until
 from tests.kit.gateway import Stack, policy, rows, stack
 from tests.kit.upstream import Answer, Recorded, cut, respond
 
@@ -101,6 +102,49 @@ def test_locks_that_everybody_else_waits_for_leave_a_connection_to_commands(
     again = "update gateway.watched set due_at = gateway.clock(), busy_until = '-infinity'"
     execute(smallest.database, again)
     until(lambda: unsettled(smallest) == 0, "every probe was recorded", 30)
+
+
+def test_mismatches_that_wait_for_one_row_leave_the_connections_to_commands(
+    smallest: Stack,
+) -> None:
+    def mismatch() -> Exchange:
+        fields = [("Idempotency-Key", "same"), ("X-Execution-Entity", "account:other")]
+        return smallest.caller().open("POST", "/pay/v1/loads/same", fields, b"{}")
+
+    def ask() -> None:
+        asked = [mismatch() for _ in range(EACH)]
+        until(lambda: waits(smallest, "gateway.refuse("), "one of them waits")
+        seen = []
+        for number in range(40):
+            assert command(smallest, "loads", number).reply().status == 201
+            seen.append(waits(smallest, "gateway.refuse("))
+        assert max(seen) == 1
+        for each in asked:
+            each.hang_up()
+
+    for _ in range(REPEATS + 1):  # from here on equal ones share a row
+        assert mismatch().reply().problem == "entity-mismatch"
+
+    async def locked(conn: asyncpg.Connection) -> None:
+        transaction = conn.transaction()
+        await transaction.start()
+        await conn.execute("select from gateway.audit_repeats for update")
+        await asyncio.to_thread(ask)
+        await transaction.rollback()
+
+    with_connection(smallest.database, locked)
+
+
+def test_all_who_ask_for_readiness_together_cost_one_look(here: Rig) -> None:
+    look = "transaction_read_only"
+    caller = here.scene.caller
+    held = here.proxy.hold_answer(look)
+    asked = [caller.open("GET", "/readyz") for _ in range(50)]
+    held.wait_hit()
+    assert caller.call("GET", "/healthz").status == 200  # came after all of them
+    held.release()
+    assert {each.reply().body for each in asked} == {b'{"status":"ready"}'}
+    assert here.proxy.count(look) == 1
 
 
 def command(here: Stack, what: str, number: int) -> Exchange:

@@ -34,6 +34,48 @@ def silent() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
+def test_a_pool_whose_connections_are_all_in_use_is_not_taken_for_a_lost_server(
+    postgres: Server,
+) -> None:
+    async def main() -> None:
+        database = await Database.open(postgres.dsn, size=1)
+        try:
+            await database.fetch("select 1")
+            generation = database.history.generation
+            async with database.connection():
+                with pytest.raises(StoreUnavailable, match="FENCEGATE_POOL_SIZE"):
+                    await database.fetch("select 1")
+            assert database.history.generation == generation
+            assert (await database.fetch("select 1"))[0][0] == 1
+        finally:
+            await database.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_leaves_the_pool_leaves_its_place(postgres: Server) -> None:
+    async def main() -> None:
+        away = await Database.open(f"postgresql://u:p@127.0.0.1:{closed_port()}/d", size=1)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="Connection refused"):
+                await away.fetch("select 1")
+        assert away.history.generation == 3
+        await away.close()
+        here = await Database.open(postgres.dsn, size=1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await here.fetch("select pg_sleep(60)")
+        async with here.connection():
+            waits = asyncio.ensure_future(here.fetch("select 1"))
+            await asyncio.sleep(0)
+            waits.cancel()
+            await asyncio.wait({waits})
+        assert (await here.fetch("select 2"))[0][0] == 2
+        await here.close()
+
+    asyncio.run(main())
+
+
 def test_no_address_and_no_user_is_told(postgres: Server, silent: int) -> None:
     here = urlsplit(postgres.dsn)
     good = f"{here.hostname}:{here.port}"
