@@ -54,6 +54,7 @@ from gateway.proxy.resending import Resender
 from gateway.proxy.respond import Receive, Send
 from gateway.proxy.settling import Settler
 from gateway.proxy.shares import Flights, Memory
+from gateway.proxy.streams import Places
 from gateway.proxy.waiting import Entity, Key, WaitRoom
 from gateway.settings import PREFIX, Settings
 from gateway.store import audit
@@ -103,6 +104,7 @@ class Gateway:
             store.ready,
             limit=settings.max_waiting,
             limit_per_topic=settings.max_waiting_per_key,
+            several=self._several,
         )
         self._background = Background()
         self._late = Background()
@@ -120,6 +122,7 @@ class Gateway:
             settings.pool_size,
             limit=settings.max_waiting,
             limit_per_topic=settings.max_waiting_per_key,
+            several=self._several,
         )
         executor = Executor(
             admitter=Admitter(store, now_s),
@@ -151,6 +154,7 @@ class Gateway:
             journal,
             Mismatches(partial(audit.append, database), shares.mismatches),
             Flights(settings.max_attempts, self._several),
+            self._streams(policies),
         )
         self.metrics.watch(
             attempts=lambda: len(self._endpoint.running) - self.room.count,
@@ -247,6 +251,10 @@ class Gateway:
         if self._poll is not None:
             self._poll.cancel()
             log.event("stopped")
+
+    def _streams(self, policies: Policies) -> dict[str, Places]:
+        upstreams = (mount.upstream for mount in policies.mounts)
+        return {each.name: Places(each.max_connections, self._several) for each in upstreams}
 
     def _several(self) -> bool:
         """Whether gateway keys of more than one tenant are in force."""

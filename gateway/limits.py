@@ -140,7 +140,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "past it, a tenant whose callers do not read is refused",
     ),
     (
-        "share of one tenant in memory, attempts and `max_in_flight`",
+        "share of one tenant in memory, attempts, `max_in_flight`, places to wait, and streams",
         f"{WEIGHT} times what it leaves free",
         "who floods is refused before others are; a single tenant may have all",
     ),
@@ -167,7 +167,6 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     (
         "equal refusals with an audit row of their own",
         f"about {REPEATS} in {REPEAT_WINDOW_S // 60} minutes",
-        "the rest share a row, with how many they are and when the last was; a few more where they "
-        "come at the same moment",
+        "the rest share a row, with how many they are and when the last was",
     ),
 )

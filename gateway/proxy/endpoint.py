@@ -20,6 +20,7 @@ from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_i
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Message, Receive, Send, respond
 from gateway.proxy.shares import Flight, Flights
+from gateway.proxy.streams import Place, Places
 
 __all__ = ["STOPPING", "CutBy", "Endpoint", "Journal", "respond_unread"]
 
@@ -41,6 +42,7 @@ class Endpoint:
     """Intake, execution and response for one process.
 
     ``audit`` appends the evidence of a refusal that was decided outside the admit statement.
+    ``streams``: the places for what is not guarded, by upstream.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class Endpoint:
         journal: Journal,
         audit: Callable[[Refused], Awaitable[Problem | None]],
         flights: Flights,
+        streams: Mapping[str, Places],
     ) -> None:
         self._intake = intake
         self._executor = executor
         self._journal = journal
         self._audit = audit
         self._flights = flights
+        self._streams = streams
         self._running = Background()
 
     @property
@@ -109,7 +113,9 @@ class Endpoint:
     async def _pass(self, passage: Passage, scope: Mapping[str, Any], send: Send) -> None:
         inflow = passage.inflow
         scope["state"]["streams"] = True  # for the server: from here on something may be sent
-        work = asyncio.ensure_future(pass_through(passage, self._executor.clock))
+        principal = passage.identity.principal
+        place = Place(self._streams[passage.policy], principal.tenant if principal else 0)
+        work = asyncio.ensure_future(pass_through(passage, place, self._executor.clock))
         hang_up = asyncio.ensure_future(inflow.hung_up())
         request_id, delivering = passage.identity.request_id, False
         try:
@@ -117,6 +123,8 @@ class Endpoint:
             if inflow.gone or not work.done():
                 return
             answer = work.result()
+            if answer.stream is None:
+                place.close()  # its connection is free, however slowly the caller reads
             self._journal.passed(passage, answer)
             delivering = True
             if inflow.unread:
@@ -135,8 +143,10 @@ class Endpoint:
             hang_up.cancel()
             if work.done():
                 _let_go(work)
+                place.close()
             else:
                 work.cancel()  # nobody waits for it: its connection is closed
+                work.add_done_callback(lambda _: place.close())
 
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
         flight = self._take_off(taken)  # again: reading the body took its time

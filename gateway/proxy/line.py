@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.core.command import Command
-from gateway.proxy.shares import Flight
+from gateway.proxy.shares import Flight, Several, Share, alone
 from gateway.proxy.waiting import Entity, Full, Key, Topic
 
 __all__ = ["Late", "Line"]
@@ -32,11 +32,14 @@ class _Waiter:
 
 
 class Line:
-    """``at_once`` may ask together. ``limit`` and ``limit_per_topic``: who waits at most."""
+    """``at_once`` may ask together. ``limit`` and ``limit_per_topic``: who waits at most. The
+    places are shared between tenants; ``several``: whether there are any."""
 
-    def __init__(self, at_once: int, *, limit: int, limit_per_topic: int) -> None:
+    def __init__(
+        self, at_once: int, *, limit: int, limit_per_topic: int, several: Several = alone
+    ) -> None:
         self._free = at_once
-        self._limit = limit
+        self._places = Share(limit, several)
         self._limit_per_topic = limit_per_topic
         self._waiting: Counter[Topic] = Counter()
         self._behind: dict[Topic, deque[_Waiter]] = {}  # whoever asks, or is next: who follows
@@ -45,7 +48,7 @@ class Line:
     @property
     def count(self) -> int:
         """How many wait."""
-        return self._waiting.total()
+        return self._places.used
 
     @asynccontextmanager
     async def turn(self, command: Command, flight: Flight, until: float) -> AsyncIterator[None]:
@@ -68,8 +71,8 @@ class Line:
             self._follow(about)
 
     async def _wait(self, about: Topic, until: float) -> None:
-        if self.count >= self._limit:
-            raise Full(f"{self._limit} callers wait to be admitted already")
+        if not self._places.fits(about.tenant):
+            raise Full(f"{self._places.taken(about.tenant)} callers wait to be admitted already")
         if self._waiting[about] >= self._limit_per_topic:
             raise Full(f"{self._limit_per_topic} callers wait to be admitted for it already")
         waiter = _Waiter(about, asyncio.get_running_loop().create_future())
@@ -79,6 +82,7 @@ class Line:
             self._behind[about] = deque()
             self._stand(waiter)
         self._waiting[about] += 1
+        self._places.charge(about.tenant)
         self._give()
         try:
             async with asyncio.timeout_at(until):
@@ -94,6 +98,7 @@ class Line:
                 raise Late("too many callers wait to be admitted for it") from None
             raise
         finally:
+            self._places.give_back(about.tenant)
             self._waiting[about] -= 1
             if not self._waiting[about]:
                 del self._waiting[about]

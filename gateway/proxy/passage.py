@@ -16,6 +16,7 @@ from gateway.core.settle import NotSent, Unknown, sent_of
 from gateway.limits import BODY_S, PACE
 from gateway.proxy.answer import Answer, of_problem, relay
 from gateway.proxy.intake import Passage
+from gateway.proxy.streams import Place
 from gateway.upstream import Deadlines
 
 __all__ = ["pass_through"]
@@ -30,14 +31,16 @@ _LAST_S = 3600.0
 a caller that is bored hangs up earlier."""
 
 
-async def pass_through(passage: Passage, clock: Callable[[], float]) -> Answer:
+async def pass_through(passage: Passage, place: Place, clock: Callable[[], float]) -> Answer:
     """Send once and answer when the head of the response is in; a safe request may be repeated by
-    its caller, never by us."""
+    its caller, never by us. Whoever calls closes ``place`` when the answer is over."""
     now = clock()
+    request_id = passage.identity.request_id
+    if not await place.take(_CONNECT_S):
+        return of_problem(not_sent(NotSent("pool")), "unguarded", request_id)
     deadlines = Deadlines(now + _CONNECT_S, now + _FIRST_BYTE_S, now + _LAST_S, _QUIET_S)
     transfer = await passage.client.send(passage.request, deadlines, keep_limit=None)
     exchange = transfer.exchange
-    request_id = passage.identity.request_id
     if exchange.response is not None:
         if exchange.oversize:
             return relay(exchange.response, "unguarded", transfer)

@@ -12,13 +12,14 @@ from typing import Any
 from gateway.core.problems import Problem
 from gateway.limits import ANSWERS_PART, SMALL_BODY, SMALL_PART, WEIGHT
 
-__all__ = ["Flight", "Flights", "Held", "Memory", "Share", "Untaken"]
+__all__ = ["Flight", "Flights", "Held", "Memory", "Several", "Share", "Untaken", "alone"]
 
 Several = Callable[[], bool]
 """Whether there is more than one tenant to be fair between."""
 
 
 def alone() -> bool:
+    """There is one."""
     return False
 
 
@@ -55,6 +56,11 @@ class Share:
         much others were charged."""
         own, left = self._of[tenant], self.capacity - self.used
         return own > 0 and (left < 0 or (self._several() and own > WEIGHT * left))
+
+    def taken(self, tenant: int) -> str:
+        """What keeps ``tenant`` out: as many as there are, or its own."""
+        whole = self.used >= self.capacity
+        return f"{self.capacity}" if whole else f"{self._of[tenant]} of this tenant's"
 
     def charge(self, tenant: int, size: int = 1) -> None:
         """``size`` more, whether it fits or not: it is there already."""

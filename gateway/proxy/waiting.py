@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe import log
+from gateway.proxy.shares import Several, Share, alone
 
 __all__ = ["POLL_S", "Entity", "Full", "Key", "Ticket", "Topic", "WaitRoom"]
 
@@ -60,16 +61,23 @@ class Ticket:
 
 
 class WaitRoom:
-    """Who waits for what in this process. ``ready`` is the store's plain read."""
+    """Who waits for what in this process. ``ready`` is the store's plain read. The places are
+    shared between tenants; ``several``: whether there are any."""
 
-    def __init__(self, ready: Ready, *, limit: int, limit_per_topic: int) -> None:
+    def __init__(
+        self, ready: Ready, *, limit: int, limit_per_topic: int, several: Several = alone
+    ) -> None:
         self._ready = ready
-        self._limit = limit
+        self._places = Share(limit, several)
         self._limit_per_topic = limit_per_topic
         self._queues: dict[Topic, deque[Ticket]] = {}
         self._closing = asyncio.Event()
         self._occupied = asyncio.Event()
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return self._places.used
 
     @contextmanager
     def place(self, topic: Topic, *, front: bool = False) -> Iterator[Ticket]:
@@ -79,15 +87,17 @@ class WaitRoom:
         for an entity and does not take its slot wakes the next, or the queue would stand still.
         """
         queue = self._queues.get(topic)
-        if self.count >= self._limit:
-            raise Full(f"{self._limit} callers are waiting already")
+        places = self._places
+        # One who is back had a place until now.
+        if not (places.used < places.capacity if front else places.fits(topic.tenant)):
+            raise Full(f"{places.taken(topic.tenant)} callers are waiting already")
         if queue is not None and len(queue) >= self._limit_per_topic:
             raise Full(f"{self._limit_per_topic} callers are waiting for the same one already")
         if queue is None:
             queue = self._queues[topic] = deque()
         ticket = Ticket(topic)
         queue.appendleft(ticket) if front else queue.append(ticket)
-        self.count += 1
+        places.charge(topic.tenant)
         self._occupied.set()
         if self._closing.is_set():
             ticket.woken.set()
@@ -97,7 +107,7 @@ class WaitRoom:
             self._leave(ticket)
 
     def _leave(self, ticket: Ticket) -> None:
-        self.count -= 1
+        self._places.give_back(ticket.topic.tenant)
         if not self.count:
             self._occupied.clear()
         queue = self._queues.get(ticket.topic)

@@ -272,6 +272,64 @@ def test_callers_that_wait_take_no_place_of_attempts(crowd: Crowd) -> None:
     assert crowd.scene.upstream.count == 2
 
 
+# -- places
+
+
+@pytest.fixture(scope="module")
+def small(postgres: Server, tokens: tuple[str, dict[str, str]]) -> Iterator[Stack]:
+    """One where six may wait, and four stream."""
+    env = {"FENCEGATE_MAX_WAITING": "6", "FENCEGATE_MAX_WAITING_PER_KEY": "6"}
+    head = "max_connections = 4"
+    with stack(
+        postgres, lambda url: [policy(url, CHARGE, head=head)], database=tokens[0], env=env
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def tight(small: Stack, tokens: tuple[str, dict[str, str]]) -> Crowd:
+    small.wait_for_gauge("attempts_in_flight", 0)
+    return Crowd(small, tokens[1])
+
+
+def test_a_tenant_whose_callers_fill_the_room_leaves_places_to_others(tight: Crowd) -> None:
+    gate = Gate()
+    tight.scene.upstream.script = lambda _: gated(gate)
+    firsts = [tight.open(tenant, key=f"{tenant}-{tight.scene.account}") for tenant in "ab"]
+    tight.scene.upstream.wait_for_requests(2)
+    waiting = []
+    for number in range(1, 5):
+        waiting.append(tight.open("a", key=f"a-{tight.scene.account}"))
+        tight.stack.wait_for_waiters(number)
+    refused = tight.open("a", key=f"a-{tight.scene.account}").reply()
+    document = assert_problem(refused, "overloaded", waits=True)
+    assert "4 of this tenant's callers" in document["detail"]
+    waiting.append(tight.open("b", key=f"b-{tight.scene.account}"))
+    tight.stack.wait_for_waiters(5)
+    gate.release()
+    assert statuses([*firsts, *waiting]) == [201] * 7
+    assert tight.scene.upstream.count == 2
+
+
+def test_a_tenant_that_streams_leaves_streams_to_others(tight: Crowd) -> None:
+    gate = Gate()
+    tight.scene.upstream.script = lambda request: gated(gate) if b"held" in request.target else None
+    held = []
+    for number in range(3):
+        held.append(tight.caller("a").open("GET", f"/pay/held-{number}"))
+        tight.scene.upstream.wait_for_requests(number + 1)
+    fourth = tight.caller("a").open("GET", "/pay/held-3")
+    for number in range(3):  # as often as it likes, and while another waits
+        assert tight.caller("b").call("GET", f"/pay/b-{number}").outcome == "unguarded"
+    assert tight.scene.upstream.count == 6
+    held.pop().hang_up()
+    tight.scene.upstream.wait_for_requests(7)
+    gate.release()
+    assert [each.reply().outcome for each in [*held, fourth]] == ["unguarded"] * 3
+    for _ in range(8):
+        assert tight.caller("a").call("GET", "/pay/a").outcome == "unguarded"
+
+
 # -- connections
 
 

@@ -37,7 +37,7 @@ class Cut:
         executor: Any = SimpleNamespace(room=room, clock=lambda: 0.0, run=self._run)
         intake: Any = SimpleNamespace(take=self._take)
         audit: Any = None
-        self.endpoint = Endpoint(intake, executor, Silent(), audit, Flights(9))
+        self.endpoint = Endpoint(intake, executor, Silent(), audit, Flights(9), {})
 
     async def _run(self, *_: object) -> Answer:
         await self.ended.wait()

@@ -131,6 +131,25 @@ def test_no_turn_in_time_and_a_full_line_are_told() -> None:
     asyncio.run(main())
 
 
+def test_a_tenant_that_fills_the_line_leaves_places_to_others() -> None:
+    async def main() -> None:
+        desk = Desk(at_once=1)
+        desk.line = Line(1, limit=6, limit_per_topic=6, several=lambda: True)
+        await desk.start("1a")
+        for letter in "bcde":
+            await desk.start("1" + letter)
+        with pytest.raises(Full, match="4 of this tenant's callers"):
+            await desk.ask("1f")
+        await desk.start("2a")
+        assert desk.line.count == 5
+        while desk.asking:
+            await desk.end(next(iter(desk.asking)))
+        assert desk.order == ["1a", "1b", "2a", "1c", "1d", "1e"]
+        assert (desk.line.count, desk.share.used) == (0, 0)
+
+    asyncio.run(main())
+
+
 def test_who_waits_when_the_process_stops_hears_so_at_once() -> None:
     async def main() -> None:
         desk = Desk(at_once=1)

@@ -13,6 +13,7 @@ from gateway.proxy.answer import Answer
 from gateway.proxy.body import Inflow
 from gateway.proxy.intake import Identity, Passage
 from gateway.proxy.passage import pass_through
+from gateway.proxy.streams import Place, Places
 from gateway.upstream import Deadlines, Request
 
 TEN: Headers = ((b"content-length", b"10"),)
@@ -176,7 +177,7 @@ def answer_to(client: Client, *, slow: bool = False) -> Answer:
     inflow.slow = slow
     made: Any = client
     passage = Passage(Identity("r-1"), made, Request(b"GET", b"/", ()), "pay", inflow)
-    return asyncio.run(pass_through(passage, lambda: 1000.0))
+    return asyncio.run(pass_through(passage, Place(Places(1), 1), lambda: 1000.0))
 
 
 @pytest.mark.parametrize(

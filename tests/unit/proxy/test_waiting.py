@@ -135,6 +135,24 @@ def test_the_limit_of_one_topic_leaves_others_alone() -> None:
         assert made.count == 2
 
 
+def test_a_tenant_that_fills_the_room_leaves_places_to_others() -> None:
+    made = WaitRoom(Changes(), limit=6, limit_per_topic=6, several=lambda: True)
+    theirs = Entity(2, "e")
+    with ExitStack() as places:
+        for _ in range(4):
+            places.enter_context(made.place(KEY))
+        with pytest.raises(Full, match="4 of this tenant's callers"), made.place(OTHER_KEY):
+            pass
+        with made.place(theirs):
+            # Who was woken and comes back had its place before.
+            with made.place(KEY, front=True), pytest.raises(Full, match="6 callers"):
+                places.enter_context(made.place(theirs, front=True))
+            with pytest.raises(Full), made.place(KEY):
+                pass
+        assert made.count == 4
+    assert made.count == 0
+
+
 def test_a_place_is_given_back_when_its_waiter_fails() -> None:
     made = room()
     with pytest.raises(RuntimeError), made.place(KEY):
