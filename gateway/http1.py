@@ -13,8 +13,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.core.framing import (
     HEAD_LIMIT,
+    LINES_LIMIT,
     NO_UPGRADE,
     TOO_LONG,
+    TOO_MANY,
     UNREADABLE,
     check_head,
     check_request_line,
@@ -23,6 +25,7 @@ from gateway.core.framing import (
 )
 from gateway.core.problems import Problem
 from gateway.core.settle import Sent
+from gateway.idle import Idle
 from gateway.limits import CROWDED_HEAD_S, FRESH_S, HEAD_S, ROOM_TO_REFUSE, TAKE_S
 from gateway.observe import log
 from gateway.policy.fields import FIXED_PATHS
@@ -100,6 +103,14 @@ class Http1Protocol(HttpToolsProtocol):
     _crowded = False  # over the limit of all connections: here to be refused
     connection_limit: float = math.inf
     """Of all connections of the process; set on the class that serves."""
+    _idle = Idle()
+
+    def __init_subclass__(cls) -> None:
+        cls._idle = Idle()
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._pieces: list[bytes] = []  # of a body, in this read
 
     # -- from the connection
 
@@ -114,15 +125,16 @@ class Http1Protocol(HttpToolsProtocol):
 
     def _over_limit(self) -> float:
         """How many there are too many, if this one came as one of them. It is let in once others
-        have left; and one that was let in stays so."""
+        have left, or an idle one gives way; and one that was let in stays so."""
         if self._crowded:
             over = len(self.connections) - self.connection_limit
-            self._crowded = over > 0
-            return over
+            self._crowded = over > 0 and not self._idle.give_way()
+            return over if self._crowded else 0
         return 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._idle.left(self.transport)
         self._taken()
         self._came()
         if self._leaving is not None:
@@ -176,8 +188,30 @@ class Http1Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._let_go()
+        self._see_whether_idle()
         if self.transport.is_closing():
             self._see_it_leave()
+        elif self._head_open and self._awaited is None:
+            self._await(HEAD_S)  # of a head that began in one read with the request before
+
+    def _let_go(self) -> None:
+        """Of what was read for the request that is answered: the connection may lie idle for long.
+        Its state stays, which says how what waits for the caller counts."""
+        self.cycle.scope = {"state": _state(self.cycle)}  # type: ignore[typeddict-item]
+        self.cycle.body = bytearray()
+        if not self._head_open:
+            self.scope, self.headers, self.url = self.cycle.scope, [], b""
+
+    def _see_whether_idle(self) -> None:
+        """It is behind an answer, until a head begins. Blank lines do not begin one, nor does what
+        still comes of a body that was answered: nobody waits for it."""
+        asked = isinstance(self.cycle, RequestResponseCycle)
+        rests = asked and _answered(self.cycle) and not self._head_open
+        if rests and not self.transport.is_closing():
+            self._idle.lies(self.transport)
+        else:
+            self._idle.left(self.transport)
 
     def timeout_keep_alive_handler(self) -> None:
         if not self.transport.is_closing():
@@ -210,6 +244,7 @@ class Http1Protocol(HttpToolsProtocol):
             self._fresh = False
             self._await(HEAD_S)
         super().data_received(data)
+        self._hand_on()
         if self._lead is None and not self._in_body and not self._ignoring:
             self._lead = self._left_over(data)
         self._last = (self._last + data[-len(_END) :])[-len(_END) :]
@@ -219,6 +254,7 @@ class Http1Protocol(HttpToolsProtocol):
         self._idle_bytes = 0 if self._got_on else self._idle_bytes + len(data)
         if self._idle_bytes > HEAD_LIMIT and not self.transport.is_closing():
             self._refuse(TOO_LONG)
+        self._see_whether_idle()
 
     def _left_over(self, data: bytes) -> bytearray:
         """What stands behind the end of a message in one read with it. The parser passes over line
@@ -255,6 +291,8 @@ class Http1Protocol(HttpToolsProtocol):
         self._count_line(len(name) + len(value) + len(": \r\n"))
         # A trailer is no header (RFC 9110 §6.5.1): it must not name a key or a fence.
         if self._head_open:
+            if len(self.headers) == LINES_LIMIT:
+                self._stop(TOO_MANY)
             # The parser leaves the blanks behind a value, which are no part of it (RFC 9112 §5.1).
             super().on_header(name, value.rstrip(b" \t"))
 
@@ -280,13 +318,21 @@ class Http1Protocol(HttpToolsProtocol):
             return
         self._got_on = True
         self._body_bytes += len(body)
-        super().on_body(body)
+        self._pieces.append(body)
+
+    def _hand_on(self) -> None:
+        """The body's pieces of this read, in one: chunks may have one byte each."""
+        if self._pieces:
+            body = b"".join(self._pieces)
+            self._pieces.clear()
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._ignoring:
             return
         self._got_on = True
         self._in_body = False
+        self._hand_on()
         super().on_message_complete()
 
     def _see_expectation(self) -> None:

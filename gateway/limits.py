@@ -102,7 +102,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     (
         "connections to one process",
         "`FENCEGATE_MAX_CONNECTIONS`, and what `ulimit -n` leaves",
-        "the newest is refused; one that was let in never is",
+        "the one idle longest behind an answer is closed, else the newest; none with a request",
     ),
     (
         "connections over that, to hear that they are refused",

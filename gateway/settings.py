@@ -112,8 +112,9 @@ class Settings(BaseSettings):
         default=8192,
         ge=16,
         le=1_000_000,
-        description="Connections of callers at once; the newest over it are refused. Room for "
-        "max_waiting, max_attempts and 3,000 slow or idle ones. Less where `ulimit -n` is.",
+        description="Connections of callers at once; over it, idle ones are closed, and the newest "
+        "refused where none is idle. Room for max_waiting, max_attempts and 3,000 slow or idle "
+        "ones. Less where `ulimit -n` is.",
     )
     memory_mib: int = Field(
         default=256,

@@ -14,8 +14,10 @@ from gateway.core.model import Headers
 
 __all__ = [
     "HEAD_LIMIT",
+    "LINES_LIMIT",
     "NO_UPGRADE",
     "TOO_LONG",
+    "TOO_MANY",
     "UNREADABLE",
     "check_head",
     "check_message",
@@ -28,11 +30,16 @@ HEAD_LIMIT = 64 * 1024
 """Bytes of a request's head; nginx takes 32 KiB, Node 16 KiB, and keys are at most 255 bytes. Also
 of what comes behind it and is no body: trailers, chunk extensions (RFC 9112 §7.1.1, §7.1.2)."""
 
+LINES_LIMIT = 256
+"""Header lines of a head; Apache takes 100, and clients send 30. Each costs some 120 bytes beside
+its own, so that 64 KiB of the shortest would occupy more than a mebibyte."""
+
 UNREADABLE = "Send well-formed HTTP/1.1: this request cannot be read."
 TOO_LONG = (
     f"Send a head of at most {HEAD_LIMIT} bytes, and no more than that behind it in trailers or"
     " chunk extensions."
 )
+TOO_MANY = f"Send a head of at most {LINES_LIMIT} header lines."
 NO_UPGRADE = "Send it without Upgrade: this gateway speaks HTTP/1.1 only."
 
 _METHOD_LIMIT = 32
@@ -82,6 +89,8 @@ def check_message(method: str, target: bytes, headers: Headers, size: int) -> st
     lines = sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
     if len(method) + len(target) + lines + len("  HTTP/1.1\r\n\r\n") > HEAD_LIMIT:
         return TOO_LONG
+    if len(headers) > LINES_LIMIT:
+        return TOO_MANY
     upgrades = values(headers, b"upgrade") and b"upgrade" in nominated(headers)
     if upgrades and has_body(headers):
         return NO_UPGRADE

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.framing import LINES_LIMIT, TOO_MANY
 from gateway.http1 import HEAD_LIMIT, IGNORED_LIMIT
 from tests.kit.client import Exchange, assert_problem
 from tests.kit.db import Server
@@ -326,6 +327,23 @@ def test_a_head_of_the_limit_passes_and_one_byte_more_is_refused(scene: Scene, p
         assert reply.status == status
         if status == 400:
             assert_problem(reply, "request-invalid")
+            assert exchange.read_all() == b""
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_head_of_so_many_lines_passes_and_one_more_is_refused(scene: Scene, pieces: int) -> None:
+    for more, status in ((LINES_LIMIT - 1, 200), (LINES_LIMIT, 400)):
+        head = b"GET /healthz HTTP/1.1\r\nHost: g\r\n%b\r\n" % (b"a:\r\n" * more)
+        step = len(head) // pieces
+        exchange = scene.caller.raw(head[:step], method="GET")
+        if pieces > 1:
+            let_it_read(scene)
+            exchange.send(head[step:])
+        reply = exchange.next()
+        assert reply.status == status
+        if status == 400:
+            assert_problem(reply, "request-invalid")
+            assert reply.json()["detail"] == TOO_MANY
             assert exchange.read_all() == b""
 
 

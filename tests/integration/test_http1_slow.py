@@ -293,3 +293,106 @@ def test_far_over_the_limit_nobody_is_answered(loop: str, monkeypatch: pytest.Mo
             assert app.asked == 0
 
     run(loop, main())
+
+
+async def answered(sock: socket.socket) -> None:
+    """That an answer has come, whole: the App's are 2 bytes."""
+    heard = b""
+    while not heard.endswith(b"\r\n\r\n\0\0"):
+        piece = await asyncio.get_running_loop().sock_recv(sock, 65536)
+        assert piece, heard
+        heard += piece
+    assert heard.startswith(b"HTTP/1.1 200 ")
+
+
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEAD_S", "FRESH_S", "CROWDED_HEAD_S"):
+        monkeypatch.setattr(http1, name, 20.0)
+
+
+@pytest.mark.parametrize("behind", [b"", b"\r\n"], ids=["nothing", "a blank line"])
+def test_over_the_limit_the_one_that_lies_idle_longest_gives_way(
+    loop: str, monkeypatch: pytest.MonkeyPatch, behind: bytes
+) -> None:
+    patient(monkeypatch)
+
+    async def main() -> None:
+        app = App()
+        async with served(app, limit=3) as desk:
+            idle = [await desk.call() for _ in range(3)]
+            await desk.until(3)
+            for sock in (idle[1], idle[0], idle[2]):
+                await asyncio.get_running_loop().sock_sendall(sock, GET + behind)
+                await answered(sock)
+            # One that asks again has lain idle for the shortest time.
+            await asyncio.get_running_loop().sock_sendall(idle[1], GET)
+            await answered(idle[1])
+            for gone in (idle[0], idle[2], idle[1]):
+                await answered(await desk.call(GET))
+                assert await desk.heard(gone) == b""
+                await desk.until(3)
+            assert app.asked == 7
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize(
+    ("first", "begun", "rest"),
+    [(GET, GET[:7], GET[7:]), (GET + GET[:7], b"", GET[7:]), (GET, GET, b"")],
+    ids=["a head", "a head in one read with the request before", "a request"],
+)
+def test_over_the_limit_whoever_has_begun_a_request_stays(
+    loop: str, monkeypatch: pytest.MonkeyPatch, first: bytes, begun: bytes, rest: bytes
+) -> None:
+    patient(monkeypatch)
+
+    async def main() -> None:
+        app = App()
+        async with served(app, limit=2) as desk:
+            silent = await desk.call()
+            busy = await desk.call(first)
+            await answered(busy)
+            app.may.clear()
+            await asyncio.get_running_loop().sock_sendall(busy, begun)
+            # Nobody has to wait until that is read: what lies in the kernel counts as well.
+            refused = await desk.heard(await desk.call(GET))
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            app.may.set()
+            for sock, more in ((busy, rest), (silent, GET)):
+                await asyncio.get_running_loop().sock_sendall(sock, more)
+                await answered(sock)
+
+    run(loop, main())
+
+
+def test_a_head_that_began_in_one_read_with_the_request_before_has_its_time_too(
+    loop: str,
+) -> None:
+    async def main() -> None:
+        async with served(App()) as desk:
+            heard = await desk.heard(await desk.call(GET + GET[:7]))
+            assert heard.count(b"HTTP/1.1 ") == 2
+            assert b"HTTP/1.1 400 " in heard
+
+    run(loop, main())
+
+
+def test_what_was_read_for_a_request_is_let_go_behind_its_answer(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient(monkeypatch)
+    marked = b"/" + b"x" * 60
+
+    async def main() -> None:
+        async with served(App()) as desk:
+            await answered(
+                await desk.call(
+                    b"GET %b HTTP/1.1\r\nHost: g\r\nX-A: %b\r\nContent-Length: %d\r\n\r\n%b"
+                    % (marked, marked, len(marked), marked)
+                )
+            )
+            (protocol,) = desk.connections
+            held = {**vars(protocol), **vars(protocol.cycle)}
+            assert marked not in b"".join(repr(each).encode() for each in held.values())
+
+    run(loop, main())

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from gateway.core.framing import (
     HEAD_LIMIT,
+    LINES_LIMIT,
     NO_UPGRADE,
     TOO_LONG,
+    TOO_MANY,
     UNREADABLE,
     check_head,
     check_message,
@@ -264,6 +266,8 @@ UPGRADE = ((b"connection", b"Upgrade, HTTP2-Settings"), (b"upgrade", b"h2c"))
         ((HOST, (b"content-length", b"3"), (b"content-length", b"3")), 3, UNREADABLE),
         ((HOST, (b"content-length", b"9" * 20)), 3, UNREADABLE),
         ((HOST, (b"x", b"y" * HEAD_LIMIT)), 0, TOO_LONG),
+        ((HOST,) + ((b"a", b""),) * (LINES_LIMIT - 1), 0, None),
+        ((HOST,) + ((b"a", b""),) * LINES_LIMIT, 0, TOO_MANY),
     ],
 )
 def test_a_message_that_the_server_does_not_take(
