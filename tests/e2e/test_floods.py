@@ -353,3 +353,22 @@ def test_over_the_limit_of_connections_the_newest_are_refused(postgres: Server) 
         again = scene.send("second", None, account="elsewhere")
         while again.status != 201:
             again = scene.send("second", None, account="elsewhere")
+
+
+def test_connections_that_lie_idle_keep_nobody_out(postgres: Server) -> None:
+    env = {"FENCEGATE_MAX_CONNECTIONS": "16"}
+    with stack(postgres, lambda url: [policy(url, CHARGE)], env=env) as made:
+        scene = made.scene()
+        gate = Gate()
+        scene.upstream.next(gated(gate))
+        attempt = scene.open("first", None)
+        scene.upstream.wait_for_requests(1)
+        health = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        idle = []
+        for _ in range(20):
+            idle.append(made.caller().raw(health, method="GET"))
+            assert idle[-1].next().status == 200
+        for number in range(20):
+            assert scene.send(f"more-{number}", None, account="elsewhere").status == 201
+        gate.release()
+        assert attempt.reply().status == 201  # it had come before all of them
