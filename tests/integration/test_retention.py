@@ -798,8 +798,8 @@ def test_what_a_dry_run_counts_is_what_the_round_forgets(
 ) -> None:
     world.rows(
         "truncate gateway.commands, gateway.entities, gateway.audit_repeats, gateway.audit,"
-        " gateway.given_back, gateway.jobs, gateway.job_history, gateway.job_runs, gateway.job_keys,"
-        " gateway.job_leases, gateway.watched"
+        " gateway.given_back, gateway.jobs, gateway.job_history, gateway.job_runs,"
+        " gateway.job_keys, gateway.job_leases, gateway.watched"
     )
     world.rows("update gateway.retention set longest_key_days = $1", key_days * 20)
     kept = Days(*days)

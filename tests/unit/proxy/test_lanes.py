@@ -336,7 +336,7 @@ def test_small_bodies_that_take_long_leave_every_turn_of_the_loop_to_others() ->
             watch.now += 0.008
             turns.append(next(count))
 
-        await asyncio.gather(*(slices.run(slow) for _ in range(50)))
+        await asyncio.gather(*(slices.run(slow, "a") for _ in range(50)))
         assert len(turns) == 50
         assert turns == sorted(turns)
         assert max(Counter(turns).values()) <= 2  # 10 ms are over behind the second
@@ -348,9 +348,29 @@ def test_small_bodies_that_are_read_quickly_do_not_wait() -> None:
     async def work() -> None:
         slices, count = Slices(Watch()), ticks()
         turns: list[int] = []
-        await asyncio.gather(*(slices.run(lambda: turns.append(next(count))) for _ in range(50)))
+        await asyncio.gather(
+            *(slices.run(lambda: turns.append(next(count)), "a") for _ in range(50))
+        )
         assert len(turns) == 50
         assert len(set(turns)) == 1
+
+    run(work)
+
+
+def test_whoever_floods_keeps_another_tenant_waiting_for_one_body() -> None:
+    async def work() -> None:
+        watch = Watch()
+        slices = Slices(watch)
+        read: list[str] = []
+
+        def slow(tenant: str) -> None:
+            watch.now += 1
+            read.append(tenant)
+
+        order = [*"aaaaaaaaa", "b", "b", "c"]
+        wishes = (slices.run(functools.partial(slow, each), each) for each in order)
+        await asyncio.gather(*wishes)
+        assert "".join(read) == "aabcab" + "a" * 6
 
     run(work)
 
@@ -366,7 +386,7 @@ def test_one_that_is_cancelled_in_line_holds_up_nobody() -> None:
             read.append(number)
 
         tasks = [
-            asyncio.ensure_future(slices.run(functools.partial(slow, number)))
+            asyncio.ensure_future(slices.run(functools.partial(slow, number), "a"))
             for number in range(9)
         ]
         await asyncio.sleep(0)
