@@ -553,7 +553,7 @@ def test_what_is_no_http_is_a_problem_too_and_the_connection_closes(
     scene.stack.gateway.wait_for_log(request_id=request_id, problem="request-invalid")
 
 
-@pytest.mark.parametrize("size", [100, 30_000])
+@pytest.mark.parametrize("size", [300, 30_000])  # fewer than 256 lines
 def test_a_head_without_an_end_is_cut_off(scene: Scene, size: int) -> None:
     exchange = scene.caller.raw(b"POST /pay/v1/cases HTTP/1.1\r\n")
     sent = 29

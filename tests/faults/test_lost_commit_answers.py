@@ -82,7 +82,8 @@ def test_admit_whose_backend_is_killed_while_it_waits_for_its_lock(here: Rig) ->
     with entity_locked(here.database, here.scene.entity) as unlock:
         sent = here.scene.open(fence=2)
         wait_for_lock_waits(here.database, 1, ADMIT)
-        assert terminate_backends(here.database, ADMIT) == 1
+        # With the one that is idle since it admitted the first, if that is another.
+        assert terminate_backends(here.database, ADMIT) in (1, 2)
         wait_for_lock_waits(here.database, 1, ADMIT)
         unlock()
 
