@@ -75,7 +75,8 @@ def check_request_line(line: bytes, read: bytes) -> str | None:
 
     ``read``: everything from the end of the message before up to that of the head.
     """
-    return UNREADABLE if read.partition(line)[0].replace(b"\r\n", b"") else None
+    before, found, _ = read.partition(line)
+    return UNREADABLE if not found or before.replace(b"\r\n", b"") else None
 
 
 def check_message(method: str, target: bytes, headers: Headers, size: int) -> str | None:

@@ -18,7 +18,7 @@ BOUNDARY = [
     Mutant(
         "gateway/core/framing.py",
         "a request line is taken only as it is written, behind nothing but line ends",
-        'return UNREADABLE if read.partition(line)[0].replace(b"\\r\\n", b"") else None',
+        'return UNREADABLE if not found or before.replace(b"\\r\\n", b"") else None',
         "return None",
         (f"{_FRAMING}test_a_request_line_is_taken_as_it_is_written",),
     ),

@@ -133,6 +133,7 @@ LINE = b"GET /a HTTP/1.1\r\n"
         (b"GET\t/a HTTP/1.1\r\n", False),
         (b"GET /a HTTP/1.1\n", False),
         (b"GET /a RTSP/1.1\r\n", False),
+        (b"\r\n", False),
     ],
 )
 def test_a_request_line_is_taken_as_it_is_written(read: bytes, passes: bool) -> None:
