@@ -71,6 +71,7 @@ from gateway.upstream import Client, Origin, Turns, now_s
 __all__ = ["Gateway", "open_gateway"]
 
 _FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
+_READ_ONLY = _FIXED - {FENCES.encode("ascii"), EVIDENCE.encode("ascii")}
 
 
 class Gateway:
@@ -169,7 +170,9 @@ class Gateway:
             clock=now_s,
             on_forgotten=self._count_forgotten,
         )
-        door = Door(keys, self.metrics, lambda: self.room.closing, self.memory, settings.trusted)
+        self._door = door = Door(
+            keys, self.metrics, lambda: self.room.closing, self.memory, settings.trusted
+        )
         jobs, of_jobs = JobStore(database, self.witness), JobJournal(self.metrics.jobs)
         self._jobs = Jobs(
             door,
@@ -197,7 +200,9 @@ class Gateway:
         if scope["type"] != "http":
             return
         # As it came: a proxy in front that guards a path need not know its encoded twins.
-        if scope["raw_path"] in _FIXED:
+        if scope["raw_path"] in _READ_ONLY and scope["method"] not in ("GET", "HEAD"):
+            await self._door.refuse_method(scope, receive, send)
+        elif scope["raw_path"] in _FIXED:
             await self._fixed(scope, receive, send)  # type: ignore[arg-type]
         elif self._jobs.serves(scope["raw_path"]):
             await self._jobs(scope, receive, send)

@@ -176,6 +176,13 @@ class Door:
         else:
             await respond(answer, send)
 
+    async def refuse_method(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """At a fixed path that is only read."""
+        path = scope["path"]
+        route = Route("fixed", "GET", path, "work", "is only read", 0, "nothing")
+        refused = Refused(identity_of(scope, self._trusted), _method(route), unread=True)
+        await self.refuse(route, refused, scope, receive, send, event="path_refused", path=path)
+
     async def serve(
         self, scope: Mapping[str, Any], send: Send, work: Callable[[Send], Awaitable[None]]
     ) -> None:

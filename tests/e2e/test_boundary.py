@@ -265,3 +265,13 @@ def test_via_says_which_version_the_caller_spoke(scene: Scene, version: str) -> 
     head = f"GET /pay/v1/report HTTP/{version}\r\nHost: localhost\r\n\r\n"
     assert scene.caller.raw(head.encode(), method="GET").reply().status == 201
     assert (scene.upstream.requests[0].one("Via") or b"").startswith(f"{version} ".encode())
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json"])
+def test_a_fixed_path_that_is_only_read_says_so_and_leaves_a_line(scene: Scene, path: str) -> None:
+    reply = scene.caller.call("POST", path, [], b"{}")
+    assert_problem(reply, "method-not-allowed", outcome="rejected")
+    assert reply.one("Allow") == "GET"
+    request_id = reply.json()["request_id"]
+    scene.stack.gateway.wait_for_log(event="path_refused", path=path, request_id=request_id)
+    assert scene.caller.call("GET", path).status == 200
