@@ -169,6 +169,7 @@ class Database:
         # Our own clock and not asyncpg's: its time-out asks the server to cancel, and where a
         # commit waits for its standby, that would make it visible without one.
         silence = asyncio.get_running_loop().call_later(_ANSWER_S, _reset, connection)
+        raw = connection._con  # the proxy loses it when the connection is closed, also by _reset
         try:
             rows: Sequence[asyncpg.Record] = await connection.fetch(sql, *args, timeout=_NEVER_S)
         except asyncpg.PostgresError as error:
@@ -179,8 +180,8 @@ class Database:
             raise self._lost(connection, error) from error
         finally:
             silence.cancel()
-        if connection._con.unreplicated:
-            connection._con.unreplicated = False
+        if raw is not None and raw.unreplicated:
+            raw.unreplicated = False
             raise AnswerLost("the wait for the synchronous standby was cancelled")
         return rows
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
+from asyncpg.pool import PoolConnectionProxy
 
 from gateway.errors import AnswerLost, StoreUnavailable
-from gateway.store.database import Database
+from gateway.store.database import Database, _reset
 from tests.kit.db import Server
 from tests.kit.upstream import closed_port
 
@@ -72,6 +75,29 @@ def test_whoever_leaves_the_pool_leaves_its_place(postgres: Server) -> None:
             await asyncio.wait({waits})
         assert (await here.fetch("select 2"))[0][0] == 2
         await here.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_comes_together_with_the_end_of_patience_is_an_answer(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped finds both when it goes on: what was read, and a timer that closes
+    the connection before the statement's own caller has had its turn."""
+    fetch = PoolConnectionProxy.fetch
+
+    async def answered_and_cut(self: Any, *args: Any, **kwargs: Any) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = await fetch(self, *args, **kwargs)
+        _reset(self)
+        return rows
+
+    async def main() -> None:
+        database = await Database.open(postgres.dsn, size=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(PoolConnectionProxy, "fetch", answered_and_cut)
+            assert (await database.fetch("select 3"))[0][0] == 3
+        assert (await database.fetch("select 4"))[0][0] == 4
+        await database.close()
 
     asyncio.run(main())
 
