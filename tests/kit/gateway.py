@@ -75,8 +75,9 @@ class Done:
 
 
 class GatewayProcess:
-    """One ``fencegate serve``. ``url`` is set once it listens; ``log`` is what it wrote so far,
-    ``written`` the same as it came, ``printed`` its standard output."""
+    """One ``fencegate serve``. ``url`` is set once it listens, and ``urls`` names each process
+    behind it; ``log`` is what it wrote so far, ``written`` the same as it came, ``printed`` its
+    standard output."""
 
     def __init__(
         self,
@@ -98,12 +99,14 @@ class GatewayProcess:
         self.printed: list[str] = []
         self._grown = threading.Condition()
         self.url = ""
+        self.urls: tuple[str, ...] = ()
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> GatewayProcess:
         """Start it and wait until it listens; raises with its output where it does not."""
         self._reader = self._spawn()
         self.url = self._await_banner()
+        self.urls = (self.url,)
         self.port = int(self.url.rsplit(":", 1)[1])
         return self
 
@@ -125,7 +128,7 @@ class GatewayProcess:
                 *(sys.executable, "-m", "gateway.cli", "serve", "--policies", self._folder.name),
                 *("--port", str(self.port), *self._arguments),
             ],
-            env={**environment, "FENCEGATE_DATABASE_URL": self.database, **self._env},
+            env={**environment, "FENCEGATE_DATABASE_URL": self.database, **_of_run(), **self._env},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -230,6 +233,20 @@ class GatewayProcess:
         self._folder.cleanup()
 
 
+def _of_run() -> dict[str, str]:
+    """What ``FENCEGATE_TEST_SETTINGS`` (``A=1 B=2``) sets for every gateway of a test run."""
+    words = os.environ.get("FENCEGATE_TEST_SETTINGS", "").split()
+    return dict(word.split("=", 1) for word in words)
+
+
+def _made() -> type[GatewayProcess]:
+    if os.environ.get("FENCEGATE_TEST_PROCESSES", "1") == "1":
+        return GatewayProcess
+    from tests.kit.twins import Twins
+
+    return Twins
+
+
 @contextlib.contextmanager
 def gateway(
     database: str,
@@ -242,7 +259,7 @@ def gateway(
     files = {f"policy{number}.toml": text for number, text in enumerate(policies)}
     if tools is not None:
         files["tools.toml"] = tools
-    made = GatewayProcess(database, files, env=env, arguments=arguments)
+    made = _made()(database, files, env=env, arguments=arguments)
     try:
         yield made.start()
     finally:
@@ -274,11 +291,14 @@ class Stack:
         return Scene(self, self.caller(), f"a{next(self._numbers)}")
 
     def gauge(self, name: str) -> float:
-        """The value of one metric without labels."""
-        text = self.caller().call("GET", "/metrics").body.decode()
-        match = re.search(rf"^fencegate_{name} (\S+)$", text, re.MULTILINE)
-        assert match is not None, f"no metric fencegate_{name}"
-        return float(match[1])
+        """The value of one metric without labels, of all processes."""
+        sum_ = 0.0
+        for url in self.gateway.urls:
+            text = Caller(url).call("GET", "/metrics").body.decode()
+            match = re.search(rf"^fencegate_{name} (\S+)$", text, re.MULTILINE)
+            assert match is not None, f"no metric fencegate_{name}"
+            sum_ += float(match[1])
+        return sum_
 
     def wait_for_gauge(self, name: str, value: float, timeout_s: float = 10.0) -> None:
         """Ask until a gauge has this value; each question is a round trip."""

@@ -75,7 +75,7 @@ MEMORY = [
     Mutant(
         "gateway/store/database.py",
         "a cancelled wait for the standby is a lost answer",
-        "        if connection._con.unreplicated:\n",
+        "        if raw is not None and raw.unreplicated:\n",
         "        if False:\n",
         (f"{_FAILOVER}test_a_wait_for_the_standby_that_is_cancelled_sends_nothing",),
     ),
