@@ -96,8 +96,8 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     set_up()
-    # The whole suite, three modules at a time on two cores: it waits as much as it computes.
-    how = arguments or ["--numprocesses", "3", "--dist", "loadscope"]
+    # The whole suite, four modules at a time on two cores: it waits for longer than it computes.
+    how = arguments or ["--numprocesses", "4", "--dist", "loadscope"]
     return in_order("test", [*lint_steps(), ("pytest", [PYTHON, "-m", "pytest", *how])])
 
 

@@ -1,4 +1,4 @@
-"""The suites of the boundary, of the decisions and of other people's clients again: with two gateway
+"""The suites of the boundary, the decisions and other people's clients again: with two gateway
 processes on one database in place of one, and with what makes one fast turned off.
 
 What is left out for two processes says why: a limit, a metric, a warning or a place in a line is
@@ -20,8 +20,7 @@ SUITES = ("tests/e2e", "tests/cases", "tests/clients", "tests/relay")
 OF_ONE_PROCESS: Mapping[str, tuple[str, ...]] = {
     "limits are counted for each process": (
         "tests/e2e/test_floods.py",
-        "tests/e2e/test_waiting.py::test_attempts_over_the_limit_are_refused_before_anything_is_"
-        "admitted",
+        "tests/e2e/test_waiting.py::test_attempts_over_the_limit_are_refused_before_any",
         "tests/e2e/test_waiting.py::test_waiters_over_the_limit_are_refused_and_the_others_go_on",
         "tests/e2e/test_outcomes.py::test_no_free_connection_to_the_upstream_is_not_sent",
         "tests/e2e/test_fences.py::test_who_asks_for_a_locked_entity_keeps_no_turn_from_others",
@@ -45,8 +44,7 @@ OF_ONE_PROCESS: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_jobs.py::test_claims_and_leases_are_counted_by_closed_labels",
     ),
     "whoever waits at another process is woken by its own look, so their order is not kept": (
-        "tests/e2e/test_decisions.py::test_commands_of_one_entity_go_in_the_order_in_which_they_"
-        "waited",
+        "tests/e2e/test_decisions.py::test_commands_of_one_entity_go_in_the_order_in_which",
     ),
     "the policy names the port of the one gateway": (
         "tests/e2e/test_boundary.py::test_a_loop_gives_the_key_back",
