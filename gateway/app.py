@@ -119,15 +119,22 @@ class Gateway:
             on_probed=lambda _, result: self.metrics.probed(result),
             chance=random.random,
         )
+        batch_limit = settings.batch_limit
         self._line = Line(
-            settings.pool_size,
+            # Of batches, one that is on its way and one that forms.
+            2 * batch_limit if batch_limit > 1 else settings.pool_size,
             limit=settings.max_waiting,
             limit_per_topic=settings.max_waiting_per_key,
             several=self._several,
         )
+        beside = shares.beside if batch_limit > 1 else settings.pool_size
+        self._admitter = Admitter(store, now_s, batch_limit=batch_limit, beside=beside)
+        self._settler = Settler(
+            store, self.metrics.store_retry, batch_limit=batch_limit, beside=beside
+        )
         executor = Executor(
-            admitter=Admitter(store, now_s),
-            settler=Settler(store, self.metrics.store_retry),
+            admitter=self._admitter,
+            settler=self._settler,
             resender=Resender(unknowns, now_s),
             prober=self._prober,
             room=self.room,
@@ -242,6 +249,8 @@ class Gateway:
             log.event("left_to_time", level="warning", attempts=left, late=len(self._late))
         for tasks in (self._endpoint.running, self._background, self._late):
             await tasks.cancel()
+        await self._admitter.stop()
+        await self._settler.stop()
         await self._reaper.stop()
         await self._sampler.stop()
         await self._prober.stop()

@@ -81,6 +81,14 @@ class Settings(BaseSettings):
         f"{LEAST_POOL}, so that commands have one whatever else waits for locks. More than the "
         "server has cores only makes commands wait for each other there.",
     )
+    batch_limit: int = Field(
+        default=256,
+        ge=1,
+        le=1000,
+        description="Commands that are admitted, or settled, in one transaction at most. They go "
+        "together where they come while another is on its way; 1 gives each its own. 256 take "
+        "some 10 ms, and the callers of one process are seldom more.",
+    )
     max_waiting: int = Field(
         default=4096,
         ge=1,

@@ -38,6 +38,12 @@ class Shares:
     """Left to commands where all others have what they may."""
 
     @property
+    def beside(self) -> int:
+        """Of those left to commands: admits, and as many settles, that are asked alone because
+        their first try or their batch failed. Half, so that batches go on meanwhile."""
+        return max(1, self.commands // 2)
+
+    @property
     def mismatches(self) -> int:
         """Of those left to commands: mismatches of entities that are written together. They wait
         for no lock but that of a row which only such statements lock, for milliseconds."""

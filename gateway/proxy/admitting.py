@@ -14,6 +14,7 @@ from typing import Protocol
 from gateway.core.command import Command
 from gateway.core.decide import Decision, Facts, Repeat, decide
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.proxy.batching import Batcher, about_admit
 from gateway.store.database import STATEMENT_TIMEOUT_S
 
 __all__ = ["Admitted", "Admitter", "Admitting"]
@@ -42,10 +43,20 @@ class Admitted:
 
 
 class Admitter:
-    """Admits single commands; a batcher can take its place."""
+    """Admits commands, together with others where ``batch_limit`` is above 1. ``beside``: repeats
+    at once at most."""
 
-    def __init__(self, store: Admitting, clock: Callable[[], float]) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: Admitting,
+        clock: Callable[[], float],
+        *,
+        batch_limit: int = 1,
+        beside: int = 2**31,
+    ) -> None:
+        self._batches: Batcher[Command, Facts] = Batcher(
+            lambda commands: store.admit(commands), about_admit, limit=batch_limit, beside=beside
+        )
         self._clock = clock
 
     async def admit(self, command: Command, until: float) -> Admitted:
@@ -56,9 +67,10 @@ class Admitter:
         """
         lost_until: float | None = None
         repeats = 0
+        ask = self._batches.ask
         while True:
             try:
-                (facts,) = await self._store.admit([command])
+                facts = await ask(command)
             except AnswerLost as error:
                 lost_until = self._clock() + STATEMENT_TIMEOUT_S
                 failure = StoreUnavailable(str(error))
@@ -71,7 +83,13 @@ class Admitter:
                 repeats += 1
                 if not isinstance(decision, Repeat) or repeats >= _REPEATS:
                     return Admitted(decision, lost_until)
+                ask = self._batches.alone
                 continue
+            ask = self._batches.alone
             if self._clock() + _PAUSE_S >= until:
                 raise type(failure)(str(failure), code=failure.code, lost_until=lost_until)
             await asyncio.sleep(_PAUSE_S)
+
+    async def stop(self) -> None:
+        """Cut what is on its way."""
+        await self._batches.stop()

@@ -55,6 +55,7 @@ from gateway.proxy.line import Late, Line
 from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
 from gateway.proxy.waiting import Entity, Full, Key, Topic, WaitRoom
+from gateway.store.database import STATEMENT_TIMEOUT_S
 from gateway.upstream import Transfer
 
 __all__ = ["Executor", "Trace"]
@@ -174,6 +175,10 @@ class Executor:
             admitted = await self.admitter.admit(call.command, limits.first_byte - _ADMIT_MARGIN_S)
         except StoreUnavailable as error:
             lost_until = error.lost_until
+            raise
+        except asyncio.CancelledError:
+            # Others of its batch are waited for, and it may be admitted with them.
+            lost_until = self.clock() + STATEMENT_TIMEOUT_S
             raise
         else:
             trace.decision = admitted.decision

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from gateway.core.command import Hold, Release, Settle, SettleResult
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe.metrics import Operation
+from gateway.proxy.batching import Batcher, about_settle, weight_of_settle
 
 __all__ = ["Settler", "Settling"]
 
@@ -39,26 +40,44 @@ class Settling(Protocol):
 
 
 class Settler:
-    """Puts ends to attempts; ``on_retry`` hears of every failed try."""
+    """Puts ends to attempts; ``on_retry`` hears of every failed try. Settles go together with others
+    where ``batch_limit`` is above 1; releases and holds are rare. ``beside``: repeats of settles at
+    once at most."""
 
-    def __init__(self, store: Settling, on_retry: Callable[[Operation], None]) -> None:
+    def __init__(
+        self,
+        store: Settling,
+        on_retry: Callable[[Operation], None],
+        *,
+        batch_limit: int = 1,
+        beside: int = 2**31,
+    ) -> None:
         self._store = store
         self._on_retry = on_retry
+        self._batches: Batcher[Settle, SettleResult] = Batcher(
+            lambda settles: store.settle(settles),
+            about_settle,
+            limit=batch_limit,
+            beside=beside,
+            weight=weight_of_settle,
+        )
 
     async def settle(self, settle: Settle) -> SettleResult:
         silent = 0
+        ask = self._batches.ask
 
-        async def work() -> list[SettleResult]:
-            nonlocal settle, silent
+        async def work() -> SettleResult:
+            nonlocal settle, silent, ask
             try:
-                return await self._store.settle([settle])
+                return await ask(settle)
             except (AnswerLost, StoreUnavailable) as error:
+                ask = self._batches.alone
                 silent += isinstance(error, AnswerLost) or error.code == _TIMED_OUT
                 if silent >= _TRIES_WITH_BODY and len(settle.response.body) > _LARGE:
                     settle = replace(settle, keep_body=False)
                 raise
 
-        return (await self._persist("settle", work))[0]
+        return await self._persist("settle", work)
 
     async def release(self, release: Release) -> bool:
         return (await self._persist("release", lambda: self._store.release([release])))[0]
@@ -75,3 +94,7 @@ class Settler:
                 self._on_retry(operation)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def stop(self) -> None:
+        """Cut what is on its way."""
+        await self._batches.stop()

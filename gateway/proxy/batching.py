@@ -1,0 +1,217 @@
+"""Natural batching: what is asked while a batch is on its way goes together in the next.
+
+No timer gathers anything: whoever finds the lane idle is sent at once, alone, by its own task. A
+commit costs the database about the same for one command as for a hundred, so the busier it is, the
+less each costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gateway.core.command import Command, Settle
+from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.proxy.background import Background
+
+__all__ = ["Batcher", "about_admit", "about_settle", "weight_of_settle"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_BYTES = 256 * 1024
+"""Bytes of a batch, and of what may be in one: a line of 2 Mbit/s carries them in a second, half of
+what a statement has. What is larger goes alone."""
+
+_OVERDUE_S = 0.25
+"""A batch that takes longer holds up nobody behind it: it waits for a lock, a dead connection or a
+standby. A batch of 256 takes some 10 ms."""
+
+_AT_ONCE = 3
+"""Batches on their way at most, the overdue ones included; each has a connection."""
+
+_TURN_S = 2.0
+"""Longest wait for a place to be asked alone, as for a connection of the pool."""
+
+_OF_ONE = ("22", "23", "40", "54", "55", "P0", "XX")
+"""Classes of SQLSTATE that one command of a batch can cause for all: data, constraint, deadlock,
+size, a lock that is not to be had, a raised error, a damaged row. Others (no server, no room, not
+writable, no such function, out of time) concern whoever asks."""
+
+
+@dataclass(eq=False, slots=True)
+class _Member(Generic[T, R]):
+    item: T
+    answer: asyncio.Future[R]
+
+
+class Batcher(Generic[T, R]):
+    """``send``: carries a batch out, with one answer for each item in their order, or raises for
+    all of them. ``about``: names of which no two items of a batch may share any; who shares one with
+    an earlier item comes behind it. ``weight``: bytes of an item. ``limit``: items of a batch, 1
+    batches nothing. ``beside``: items that are asked alone at the same time at most."""
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        about: Callable[[T], Iterable[Hashable]],
+        *,
+        limit: int,
+        beside: int,
+        weight: Callable[[T], int] = lambda _: 0,
+    ) -> None:
+        self._send = send
+        self._about = about
+        self._limit = limit
+        self._weight = weight
+        self._beside = asyncio.Semaphore(beside)
+        self._waiting: deque[_Member[T, R]] = deque()
+        self._holder: object | None = None  # the batch that the others wait for
+        self._on_their_way = 0
+        self._tasks = Background()
+
+    async def ask(self, item: T) -> R:
+        """The answer to ``item``, sent with others where others are on their way.
+
+        Raises what ``send`` does; where that can be another item's fault, ``item`` was asked again
+        alone before. Who is cancelled before its batch has left was never sent.
+        """
+        if self._limit == 1 or self._weight(item) > _BYTES:
+            return await self.alone(item)
+        if self._holder is None and not self._waiting and self._on_their_way < _AT_ONCE:
+            overdue = self._leave()
+            try:
+                (answer,) = await self._send([item])
+                return answer
+            finally:
+                self._arrived(overdue)
+        member: _Member[T, R] = _Member(item, asyncio.get_running_loop().create_future())
+        self._waiting.append(member)
+        return await member.answer
+
+    async def alone(self, item: T) -> R:
+        """The answer to ``item``, beside the lane: a repeat, so that what made its first try fail
+        is never shared, and so that nobody waits for it."""
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await self._beside.acquire()
+        except TimeoutError:
+            raise StoreUnavailable("too many others ask the database one by one") from None
+        try:
+            (answer,) = await self._send([item])
+            return answer
+        finally:
+            self._beside.release()
+
+    async def stop(self) -> None:
+        """Cut what is on its way."""
+        await self._tasks.cancel()
+
+    def _leave(self) -> asyncio.TimerHandle:
+        self._on_their_way += 1
+        self._holder = overdue = asyncio.get_running_loop().call_later(_OVERDUE_S, self._pass_on)
+        return overdue
+
+    def _arrived(self, overdue: asyncio.TimerHandle) -> None:
+        self._on_their_way -= 1
+        overdue.cancel()
+        if self._holder is overdue:
+            self._holder = None
+        self._go_on()
+
+    def _pass_on(self) -> None:
+        self._holder = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._holder is None and self._waiting and self._on_their_way < _AT_ONCE:
+            batch = self._form()
+            if batch:
+                self._tasks.spawn(self._carry(batch, self._leave()))
+
+    def _form(self) -> list[_Member[T, R]]:
+        """The next batch: in the order of their coming, what fits together."""
+        batch: list[_Member[T, R]] = []
+        kept: list[_Member[T, R]] = []
+        names: set[Hashable] = set()
+        left = _BYTES
+        while self._waiting and len(batch) < self._limit:
+            member = self._waiting.popleft()
+            if member.answer.done():  # it left
+                continue
+            own, size = set(self._about(member.item)), self._weight(member.item)
+            if names.isdisjoint(own) and size <= left:
+                batch.append(member)
+                left -= size
+            else:
+                kept.append(member)
+            names |= own  # of those that are kept too: whoever comes behind them stays behind
+        self._waiting.extendleft(reversed(kept))
+        return batch
+
+    async def _carry(self, batch: list[_Member[T, R]], overdue: asyncio.TimerHandle) -> None:
+        try:
+            answers = await self._send([member.item for member in batch])
+        except BaseException as error:
+            if len(batch) > 1 and _may_be_of_one(error):
+                for member in batch:
+                    self._tasks.spawn(self._apart(member))
+            else:
+                for member in batch:
+                    _fail(member.answer, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for member, answer in zip(batch, answers, strict=True):
+                if not member.answer.done():
+                    member.answer.set_result(answer)
+        finally:
+            self._arrived(overdue)
+
+    async def _apart(self, member: _Member[T, R]) -> None:
+        try:
+            answer = await self.alone(member.item)
+        except BaseException as error:
+            _fail(member.answer, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if not member.answer.done():
+                member.answer.set_result(answer)
+
+
+def _fail(answer: asyncio.Future[R], error: BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(error, Exception):
+        answer.set_exception(copy(error))  # each its own, for a traceback grows where it is raised
+    else:
+        answer.cancel()
+
+
+def _may_be_of_one(error: BaseException) -> bool:
+    if isinstance(error, StoreUnavailable):
+        return (error.code or "").startswith(_OF_ONE)
+    # A lost answer each repeats by itself. Anything else is a mistake in what carries them out,
+    # which the values of one may have led to.
+    return isinstance(error, Exception) and not isinstance(error, AnswerLost)
+
+
+def about_admit(command: Command) -> tuple[Hashable, ...]:
+    """What no two commands of a batch may share: the key, and the entity where it is locked."""
+    key = (command.tenant, command.key_digest)
+    return (key, (command.tenant, command.entity)) if command.has_entity_row else (key,)
+
+
+def about_settle(settle: Settle) -> tuple[Hashable, ...]:
+    """As ``about_admit``."""
+    return ((settle.command.tenant, settle.command.key_digest),)
+
+
+def weight_of_settle(settle: Settle) -> int:
+    """Bytes of the body that is recorded."""
+    return len(settle.response.body) if settle.keep_body else 0
