@@ -31,7 +31,7 @@ _RETRYABLE = frozenset({"40P01", "40001"})  # deadlock, serialization: the loser
 class Admitting(Protocol):
     """The part of the store that is needed here."""
 
-    async def admit(self, commands: Sequence[Command]) -> list[Facts]: ...
+    async def admit(self, commands: Sequence[Command]) -> Sequence[Facts | None]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,14 @@ class _Member(Generic[T, R]):
 
 class Batcher(Generic[T, R]):
     """``send``: carries a batch out, with one answer for each item in their order, or raises for
-    all of them. ``about``: names of which no two items of a batch may share any; who shares one with
-    an earlier item comes behind it. ``weight``: bytes of an item. ``limit``: items of a batch, 1
-    batches nothing. ``beside``: items that are asked alone at the same time at most."""
+    all of them; ``None`` for an item of several that can only be asked alone. ``about``: names of
+    which no two items of a batch may share any; who shares one with an earlier item comes behind
+    it. ``weight``: bytes of an item. ``limit``: items of a batch; 1 batches nothing. ``beside``:
+    items that are asked alone at the same time at most."""
 
     def __init__(
         self,
-        send: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        send: Callable[[Sequence[T]], Awaitable[Sequence[R | None]]],
         about: Callable[[T], Iterable[Hashable]],
         *,
         limit: int,
@@ -85,8 +86,7 @@ class Batcher(Generic[T, R]):
         if self._holder is None and not self._waiting and self._on_their_way < _AT_ONCE:
             overdue = self._leave()
             try:
-                (answer,) = await self._send([item])
-                return answer
+                return await self._one(item)
             finally:
                 self._arrived(overdue)
         member: _Member[T, R] = _Member(item, asyncio.get_running_loop().create_future())
@@ -102,10 +102,14 @@ class Batcher(Generic[T, R]):
         except TimeoutError:
             raise StoreUnavailable("too many others ask the database one by one") from None
         try:
-            (answer,) = await self._send([item])
-            return answer
+            return await self._one(item)
         finally:
             self._beside.release()
+
+    async def _one(self, item: T) -> R:
+        (answer,) = await self._send([item])
+        assert answer is not None, "who asks alone is answered"
+        return answer
 
     async def stop(self) -> None:
         """Cut what is on its way."""
@@ -167,7 +171,9 @@ class Batcher(Generic[T, R]):
                 raise
         else:
             for member, answer in zip(batch, answers, strict=True):
-                if not member.answer.done():
+                if answer is None:
+                    self._tasks.spawn(self._apart(member))
+                elif not member.answer.done():
                     member.answer.set_result(answer)
         finally:
             self._arrived(overdue)

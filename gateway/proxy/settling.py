@@ -40,9 +40,9 @@ class Settling(Protocol):
 
 
 class Settler:
-    """Puts ends to attempts; ``on_retry`` hears of every failed try. Settles go together with others
-    where ``batch_limit`` is above 1; releases and holds are rare. ``beside``: repeats of settles at
-    once at most."""
+    """Puts ends to attempts; ``on_retry`` hears of every failed try. Settles go together with
+    others where ``batch_limit`` is above 1; releases and holds are rare. ``beside``: settles that
+    are repeated, or too large, at once at most."""
 
     def __init__(
         self,

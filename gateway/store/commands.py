@@ -6,7 +6,7 @@ A batch holds at most one command per key and per entity. N = 1 is the ordinary 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import asyncpg
@@ -15,7 +15,7 @@ from gateway import faults
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import Facts, Known, Open
 from gateway.core.headers import decode_lines, encode_lines, recordable
-from gateway.core.model import Response
+from gateway.core.model import Response, UnknownMode
 from gateway.store.database import Database
 from gateway.store.doubts import Doubts
 from gateway.store.queries import load
@@ -37,25 +37,32 @@ class CommandStore:
         self._witness = witness
         self._doubts = Doubts()
 
-    async def admit(self, commands: Sequence[Command]) -> list[Facts]:
-        """Admit a batch; facts come back in the order of ``commands``. Raises ``RowsLost``."""
+    async def admit(self, commands: Sequence[Command]) -> list[Facts | None]:
+        """Admit a batch; facts come back in the order of ``commands``. Raises ``RowsLost``.
+
+        ``None``, in a batch of several only: somebody else has locked its entity, and nothing was
+        done about it; asked alone, it waits.
+        """
         _check_batch(commands)
         ask = self._database if self._witness is None else self._witness
         with self._doubts.about([c.attempt for c in commands]) as doubt:
             faults.reach("admit.before")
             rows = await doubt.fetch(ask, _SQL["admit"], *_columns(commands))
             faults.reach("admit.committed")
-        found = [_facts(c, row) for c, row in zip(commands, rows, strict=True)]
+        found = _found(commands, rows)
         if self._witness is not None:
             for command, facts in zip(commands, found, strict=True):
-                _remember(self._witness, command, facts)
+                if facts is not None:
+                    _remember(self._witness, command, facts)
         return found
 
     async def rehearse(self, command: Command) -> Facts:
         """What an admit of ``command`` would find and do now. It is that very statement, rolled
         back; nothing is written. Raises ``StoreUnavailable``."""
-        (row,) = await self._database.rehearse(_SQL["admit"], *_columns([command]))
-        return _facts(command, row)
+        rows = await self._database.rehearse(_SQL["admit"], *_columns([command]))
+        (facts,) = _found([command], rows)
+        assert facts is not None, "who asks alone is answered"
+        return facts
 
     async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
         """Record final responses. A response whose attempt has no unsettled row is recorded where
@@ -74,10 +81,11 @@ class CommandStore:
                 [_body(s) for s in settles],
             )
             faults.reach("settle.committed")
-        results: list[SettleResult] = [
-            await self._settle_unmatched(settle) if row["result"] == "unmatched" else row["result"]
-            for settle, row in zip(settles, rows, strict=True)
-        ]
+        results: list[SettleResult] = ["settled"] * len(settles)
+        for row in rows:
+            at, result = row["ord"] - 1, row["result"]
+            unmatched = result == "unmatched"
+            results[at] = await self._settle_unmatched(settles[at]) if unmatched else result
         if self._witness is not None:
             for settle, result in zip(settles, results, strict=True):
                 if result == "duplicate":  # a newer attempt has the row
@@ -222,10 +230,36 @@ def _body(settle: Settle) -> bytes | None:
     return settle.response.body if settle.keep_body else None
 
 
+def _found(commands: Sequence[Command], rows: Sequence[asyncpg.Record]) -> list[Facts | None]:
+    """The facts of each: those of its row, and without one, of a command that was admitted."""
+    found: list[Facts | None] = [_fresh(command) for command in commands]
+    for row in rows:
+        at = row[0] - 1
+        found[at] = None if row[1] else _facts(commands[at], row)
+    return found
+
+
+def _fresh(command: Command) -> Facts:
+    mark = 0 if command.serial and command.fence is None else command.fence
+    known = Known(
+        *(command.attempt, "in-flight"),
+        same=True,
+        remaining_ms=command.deadline_ms,
+        unknown=cast(UnknownMode, command.unknown),
+        upstream_key=command.upstream_key,
+        account_same=True,
+    )
+    return Facts(
+        *(command.attempt, command.fence, mark, known, None, None, command.issuer_here),
+        resend_within_ms=command.resend_within_ms,
+        probes=command.probe_target is not None,
+    )
+
+
 def _facts(command: Command, row: asyncpg.Record) -> Facts:
     # By position: one record is read for every command, and names cost a look-up each.
     (
-        _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
+        _, _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
         evidence_status, open_key, open_state, open_remaining_ms, unknown, age_ms, upstream_key,
         account_same, expired,
     ) = row  # fmt: skip
