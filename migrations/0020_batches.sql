@@ -111,7 +111,7 @@ $$;
 -- over ("elsewhere"), and its command is to be asked about alone, which waits. What may have to be waited
 -- for all the same, an entity or a key that another transaction is just making, is cut off soon (55P03).
 --
--- Returns rows of what is not fresh, as gateway.admit does, or with "elsewhere"; and of what is fresh
+-- Returns rows of what is not fresh, as gateway.admit does, or with the state "elsewhere"; and of what is fresh
 -- where the caller cannot know the mark, or that fences are issued here.
 create function gateway.admit_batch(
     p_tenant int[], p_key_digest bytea[], p_key text[], p_policy text[], p_entity text[],
@@ -121,7 +121,7 @@ create function gateway.admit_batch(
     p_deadline_ms int[], p_settle_delay_s int[], p_response_days int[], p_key_days int[],
     p_outline bytea[], p_issuer_here boolean[], p_probe_target bytea[]
 ) returns table (
-    ord bigint, elsewhere boolean, mark bigint, held bigint,
+    ord bigint, mark bigint, held bigint,
     known_attempt uuid, known_state text, known_same boolean, known_remaining_ms bigint,
     known_status int, known_headers bytea, known_body bytea, known_settled_by text,
     known_evidence_status int,
@@ -186,7 +186,7 @@ begin
                    when e.fence is null then case
                        when cardinality(p_tenant) > 1 then 'elsewhere' else 'other' end
                    when i.fence < e.fence then case
-                       when exists (
+                       when e.open_key is not null or exists (
                             select from gateway.commands c
                              where c.tenant = i.tenant and c.key_digest = i.key_digest)
                        then 'other' else 'stale' end
@@ -268,7 +268,7 @@ begin
            and (i.serial or (i.fence > e.fence and e.held is null)
                 or e.touched_at < v_now - interval '1 day');
         return query
-        select i.ord, false, case when i.held is null then greatest(i.mark, i.fence) else i.mark end,
+        select i.ord, case when i.held is null then greatest(i.mark, i.fence) else i.mark end,
                i.held, i.attempt, 'in-flight', true, i.deadline_ms::bigint,
                null::int, null::bytea, null::bytea, null, null::int, null, null, null::bigint,
                i.unknown, 0::bigint, i.upstream_key, true
@@ -294,7 +294,7 @@ begin
                       request_id, fingerprint, what)
           where i.what = 'stale';
         return query
-        select i.ord, false, i.mark, i.held, null::uuid, null, null::boolean, null::bigint,
+        select i.ord, i.mark, i.held, null::uuid, null, null::boolean, null::bigint,
                null::int, null::bytea, null::bytea, null, null::int, null, null, null::bigint,
                null, null::bigint, null, null::boolean
           from unnest(v_mark, v_held, v_what) with ordinality as i (mark, held, what, ord)
@@ -303,7 +303,7 @@ begin
 
     if 'elsewhere' = any (v_what) then
         return query
-        select i.ord, true, null::bigint, null::bigint, null::uuid, null, null::boolean, null::bigint,
+        select i.ord, null::bigint, null::bigint, null::uuid, i.what, null::boolean, null::bigint,
                null::int, null::bytea, null::bytea, null, null::int, null, null, null::bigint,
                null, null::bigint, null, null::boolean
           from unnest(v_what) with ordinality as i (what, ord)
@@ -312,7 +312,7 @@ begin
 
     if 'other' = any (v_what) then
         return query
-        select r.ords[a.ord], false, a.mark, a.held, a.known_attempt, a.known_state, a.known_same,
+        select r.ords[a.ord], a.mark, a.held, a.known_attempt, a.known_state, a.known_same,
                a.known_remaining_ms, a.known_status, a.known_headers, a.known_body,
                a.known_settled_by, a.known_evidence_status, a.open_key, a.open_state,
                a.open_remaining_ms, a.known_unknown, a.known_age_ms, a.known_upstream_key,

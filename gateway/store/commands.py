@@ -25,6 +25,9 @@ __all__ = ["CommandStore"]
 
 _SQL = load("commands")
 
+_ELSEWHERE = "elsewhere"
+"""In place of a state: somebody else has locked the entity."""
+
 
 class CommandStore:
     """The port between the proxy and the database. Every method raises ``StoreUnavailable`` or
@@ -235,7 +238,7 @@ def _found(commands: Sequence[Command], rows: Sequence[asyncpg.Record]) -> list[
     found: list[Facts | None] = [_fresh(command) for command in commands]
     for row in rows:
         at = row[0] - 1
-        found[at] = None if row[1] else _facts(commands[at], row)
+        found[at] = None if row[4] == _ELSEWHERE else _facts(commands[at], row)
     return found
 
 
@@ -259,7 +262,7 @@ def _fresh(command: Command) -> Facts:
 def _facts(command: Command, row: asyncpg.Record) -> Facts:
     # By position: one record is read for every command, and names cost a look-up each.
     (
-        _, _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
+        _, mark, held, attempt, state, same, remaining_ms, status, headers, body, settled_by,
         evidence_status, open_key, open_state, open_remaining_ms, unknown, age_ms, upstream_key,
         account_same, expired,
     ) = row  # fmt: skip

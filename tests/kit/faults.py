@@ -42,8 +42,8 @@ __all__ = [
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-ADMIT = "gateway.admit("
-SETTLE = "gateway.settle("
+ADMIT = "gateway.admit_batch("
+SETTLE = "gateway.settle_batch("
 RELEASE = "gateway.release("
 HOLD = "gateway.hold("
 

@@ -5,7 +5,7 @@ prepared statement was parsed with, when that statement is executed and when its
 So the windows round a commit can be hit exactly, and again and again::
 
     with PgProxy(dsn) as proxy:
-        held = proxy.hold_answer("gateway.admit(")  # the next admit; connect to proxy.dsn
+        held = proxy.hold_answer("gateway.admit_batch(")  # the next admit; connect to proxy.dsn
         ...
         held.wait_hit()                             # the server has committed, nobody knows it
         held.cut()                                  # or held.release()

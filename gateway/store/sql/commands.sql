@@ -2,10 +2,9 @@
 -- guard: new key, fence not below the high-water mark and, where fences are issued here, the one now
 -- held, entity not open (see migrations/0012), and no key that is older than the memory of keys (0016).
 -- No row: fresh, admitted (see migrations/0020).
-select ord, elsewhere, mark, held, known_attempt, known_state, known_same, known_remaining_ms,
-       known_status, known_headers, known_body, known_settled_by, known_evidence_status, open_key,
-       open_state, open_remaining_ms, known_unknown, known_age_ms, known_upstream_key,
-       known_account_same,
+select ord, mark, held, known_attempt, known_state, known_same, known_remaining_ms, known_status,
+       known_headers, known_body, known_settled_by, known_evidence_status, open_key, open_state,
+       open_remaining_ms, known_unknown, known_age_ms, known_upstream_key, known_account_same,
        known_attempt is null and gateway.is_expired_key(($3::text[])[ord], ($19::int[])[ord]) as expired
   from gateway.admit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
                            $18, $19, $20, $21, $22);

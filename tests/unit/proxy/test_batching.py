@@ -1,0 +1,353 @@
+"""What is asked while a batch is on its way goes together in the next; nobody is forgotten, nobody
+pays for another, and what is asked about one thing keeps its order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.proxy import batching
+from gateway.proxy.batching import Batcher
+from tests.unit.proxy.rig import run, until
+
+
+@dataclass(frozen=True)
+class Item:
+    number: int
+    about: frozenset[str] = frozenset()
+    size: int = 0
+
+
+@dataclass
+class Trip:
+    """One statement on its way, ended by hand."""
+
+    items: tuple[Item, ...]
+    end: asyncio.Future[None] = field(default_factory=asyncio.Future)
+
+
+class Desk:
+    """A batcher and the statements that it has sent."""
+
+    def __init__(self, *, limit: int = 4, beside: int = 2) -> None:
+        self.sent: list[Trip] = []
+        self.poisoned: set[int] = set()
+        self.elsewhere: set[int] = set()
+        self.batcher: Batcher[Item, int] = Batcher(
+            self._send,
+            lambda item: item.about,
+            limit=limit,
+            beside=beside,
+            weight=lambda item: item.size,
+        )
+
+    async def _send(self, items: Sequence[Item]) -> list[int | None]:
+        trip = Trip(tuple(items))
+        self.sent.append(trip)
+        await trip.end
+        if any(item.number in self.poisoned for item in items):
+            raise StoreUnavailable("poison", code="22021")
+        several = len(items) > 1
+        return [
+            None if several and item.number in self.elsewhere else 10 * item.number
+            for item in items
+        ]
+
+    def ask(self, number: int, *about: str, size: int = 0) -> asyncio.Task[int]:
+        item = Item(number, frozenset(about), size)
+        return asyncio.ensure_future(self.batcher.ask(item))
+
+    @property
+    def open(self) -> list[Trip]:
+        return [trip for trip in self.sent if not trip.end.done()]
+
+    @property
+    def numbers(self) -> list[list[int]]:
+        return [[item.number for item in trip.items] for trip in self.sent]
+
+
+def end(trip: Trip, error: Exception | None = None) -> None:
+    if error is None:
+        trip.end.set_result(None)
+    else:
+        trip.end.set_exception(error)
+
+
+async def settled() -> None:
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def end_all(desk: Desk) -> None:
+    await settled()
+    while desk.open:
+        end(desk.open[0])
+        await settled()
+
+
+def test_who_finds_the_lane_idle_is_sent_before_anything_else_runs() -> None:
+    async def main() -> None:
+        desk = Desk()
+        asked = desk.batcher.ask(Item(1))
+        asked.send(None)  # type: ignore[attr-defined]  # one step of the caller's own task
+        assert desk.numbers == [[1]]
+        asked.close()
+
+    run(main())
+
+
+def test_what_is_asked_meanwhile_goes_together_up_to_the_limit() -> None:
+    async def main() -> None:
+        desk = Desk(limit=4)
+        asked = [desk.ask(number) for number in range(8)]
+        await end_all(desk)
+        assert desk.numbers == [[0], [1, 2, 3, 4], [5, 6, 7]]
+        assert [await each for each in asked] == [10 * number for number in range(8)]
+
+    run(main())
+
+
+def test_a_limit_of_one_batches_nothing() -> None:
+    async def main() -> None:
+        desk = Desk(limit=1, beside=3)
+        asked = [desk.ask(number) for number in range(3)]
+        await settled()
+        assert desk.numbers == [[0], [1], [2]]
+        await end_all(desk)
+        assert [await each for each in asked] == [0, 10, 20]
+
+    run(main())
+
+
+def test_who_shares_a_name_comes_behind_and_others_pass() -> None:
+    async def main() -> None:
+        desk = Desk()
+        desk.ask(0)
+        desk.ask(1, "a")
+        desk.ask(2, "a", "b")  # behind 1
+        desk.ask(3, "b")  # behind 2, though 2 is not sent yet
+        desk.ask(4, "c")
+        await end_all(desk)
+        assert desk.numbers == [[0], [1, 4], [2], [3]]
+
+    run(main())
+
+
+def test_bytes_of_a_batch_are_bounded_and_a_large_item_goes_alone_at_once() -> None:
+    half = batching._BYTES // 2
+
+    async def main() -> None:
+        desk = Desk()
+        for number in range(4):
+            desk.ask(number, size=half)
+        large = desk.ask(9, size=batching._BYTES + 1)
+        await settled()
+        assert desk.numbers == [[0], [9]]
+        await end_all(desk)
+        assert desk.numbers == [[0], [9], [1, 2], [3]]
+        assert await large == 90
+
+    run(main())
+
+
+def test_of_a_batch_with_poison_only_the_poisoned_fails_and_the_lane_goes_on() -> None:
+    async def main() -> None:
+        desk = Desk()
+        desk.poisoned = {2}
+        asked = [desk.ask(number) for number in range(4)]
+        await settled()
+        end(desk.open[0])
+        await settled()
+        later = desk.ask(5)
+        end(desk.open[0])  # the batch of 1, 2, 3
+        await settled()
+        assert [5] in desk.numbers  # at once, however long the others are asked alone
+        await end_all(desk)
+        assert sorted(desk.numbers[2:]) == [[1], [2], [3], [5]]
+        with pytest.raises(StoreUnavailable, match="poison"):
+            await asked[2]
+        assert [await each for each in (*asked[:2], asked[3], later)] == [0, 10, 30, 50]
+
+    run(main())
+
+
+def test_a_mistake_in_carrying_one_out_fails_that_one() -> None:
+    async def main() -> None:
+        async def send(items: Sequence[Item]) -> list[int | None]:
+            await asyncio.sleep(0)
+            return [10 // item.number for item in items]
+
+        batcher: Batcher[Item, int] = Batcher(send, lambda _: (), limit=9, beside=1)
+        asked = [asyncio.ensure_future(batcher.ask(Item(number))) for number in (1, 2, 0, 5)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert found[:2] == [10, 5] and found[3] == 2
+        assert isinstance(found[2], ZeroDivisionError)
+
+    run(main())
+
+
+def test_what_is_locked_elsewhere_is_asked_alone_and_the_others_are_answered() -> None:
+    async def main() -> None:
+        desk = Desk()
+        desk.elsewhere = {2}
+        asked = [desk.ask(number) for number in range(4)]
+        await settled()
+        end(desk.open[0])
+        await settled()
+        end(desk.open[0])
+        await settled()
+        assert [each.done() for each in asked] == [True, True, False, True]
+        assert desk.numbers[2:] == [[2]]
+        await end_all(desk)
+        assert await asked[2] == 20
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AnswerLost("reset"), StoreUnavailable("down", code="57P03"), StoreUnavailable("no line")],
+    ids=["lost", "down", "away"],
+)
+def test_what_concerns_all_is_told_to_all_and_asked_by_nobody_again(error: Exception) -> None:
+    async def main() -> None:
+        desk = Desk()
+        asked = [desk.ask(number) for number in range(4)]
+        await settled()
+        end(desk.open[0])
+        await settled()
+        end(desk.open[0], error)
+        await settled()
+        assert desk.numbers == [[0], [1, 2, 3]]
+        told = await asyncio.gather(*asked[1:], return_exceptions=True)
+        assert [(type(each), str(each)) for each in told] == [(type(error), str(error))] * 3
+        assert len({id(each) for each in told}) == 3
+        assert [getattr(each, "code", None) for each in told] == [getattr(error, "code", None)] * 3
+
+    run(main())
+
+
+def test_who_leaves_before_its_batch_was_never_sent_and_who_leaves_after_harms_nobody() -> None:
+    async def main() -> None:
+        desk = Desk()
+        asked = [desk.ask(number) for number in range(5)]
+        await settled()
+        asked[1].cancel()
+        await settled()
+        end(desk.open[0])
+        await settled()
+        assert desk.numbers == [[0], [2, 3, 4]]
+        asked[3].cancel()
+        await end_all(desk)
+        assert [await asked[2], await asked[4]] == [20, 40]
+
+    run(main())
+
+
+def test_the_leader_that_is_cancelled_passes_the_lane_on() -> None:
+    async def main() -> None:
+        desk = Desk()
+        asked = [desk.ask(number) for number in range(3)]
+        await settled()
+        asked[0].cancel()
+        await settled()
+        assert desk.numbers == [[0], [1, 2]]
+        await end_all(desk)
+        assert await asked[2] == 20
+
+    run(main())
+
+
+def test_a_batch_that_takes_long_holds_up_nobody_and_there_are_never_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batching, "_OVERDUE_S", 0.0)
+
+    async def main() -> None:
+        desk = Desk(limit=2)
+        asked = [desk.ask(number) for number in range(9)]
+        await until(lambda: len(desk.open) == 3)
+        await settled()
+        assert len(desk.open) == 3
+        assert desk.numbers == [[0], [1, 2], [3, 4]]
+        await end_all(desk)
+        assert [await each for each in asked] == [10 * number for number in range(9)]
+
+    run(main())
+
+
+def test_who_waits_too_long_to_be_asked_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_TURN_S", 0.01)
+
+    async def main() -> None:
+        desk = Desk(beside=1)
+        first = asyncio.ensure_future(desk.batcher.alone(Item(1)))
+        await settled()
+        with pytest.raises(StoreUnavailable, match="one by one"):
+            await desk.batcher.alone(Item(2))
+        await end_all(desk)
+        assert await first == 10
+
+    run(main())
+
+
+ERRORS: list[Callable[[], Exception | None]] = [
+    lambda: None,
+    lambda: None,
+    lambda: None,
+    lambda: AnswerLost("reset"),
+    lambda: StoreUnavailable("down", code="57P01"),
+    lambda: StoreUnavailable("deadlock", code="40P01"),
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fails_and_leaves_everybody_is_answered_in_order_and_in_bounds(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def main() -> None:
+        desk = Desk(limit=chance.randint(1, 5), beside=chance.randint(1, 3))
+        limit = desk.batcher._limit
+        desk.poisoned = {number for number in range(80) if chance.random() < 0.05}
+        desk.elsewhere = {number for number in range(80) if chance.random() < 0.1}
+        asked: list[asyncio.Task[int]] = []
+        abouts: list[frozenset[str]] = []
+        for number in range(80):
+            about = frozenset(chance.sample("abcdef", chance.randint(0, 2)))
+            asked.append(desk.ask(number, *about))
+            abouts.append(about)
+            while chance.random() < 0.3:
+                await asyncio.sleep(0)
+            if chance.random() < 0.1:
+                chance.choice(asked).cancel()
+            if desk.open and chance.random() < 0.4:
+                end(chance.choice(desk.open), chance.choice(ERRORS)())
+        await settled()
+        while desk.open:
+            end(chance.choice(desk.open), chance.choice(ERRORS)())
+            await settled()
+
+        await asyncio.gather(*asked, return_exceptions=True)
+        for number, task in enumerate(asked):
+            if not task.cancelled() and task.exception() is None:
+                assert task.result() == 10 * number
+        for trip in desk.sent:
+            names = [name for item in trip.items for name in item.about]
+            assert len(names) == len(set(names))
+            assert len(trip.items) <= limit
+        if limit > 1:
+            first_sent = dict.fromkeys(item.number for trip in desk.sent for item in trip.items)
+            order = list(first_sent)
+            for name in "abcdef":
+                own = [number for number in order if name in abouts[number]]
+                assert own == sorted(own)
+        assert not desk.batcher._waiting
+        assert (desk.batcher._holder, desk.batcher._on_their_way) == (None, 0)
+        assert len(desk.batcher._tasks) == 0
+
+    run(main())
