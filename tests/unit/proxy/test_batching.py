@@ -185,7 +185,7 @@ def test_a_mistake_in_carrying_one_out_fails_that_one() -> None:
         batcher: Batcher[Item, int] = Batcher(send, lambda _: (), limit=9, beside=1)
         asked = [asyncio.ensure_future(batcher.ask(Item(number))) for number in (1, 2, 0, 5)]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        assert found[:2] == [10, 5] and found[3] == 2
+        assert (found[:2], found[3]) == ([10, 5], 2)
         assert isinstance(found[2], ZeroDivisionError)
 
     run(main())
@@ -306,33 +306,43 @@ ERRORS: list[Callable[[], Exception | None]] = [
 ]
 
 
+async def ask_many(desk: Desk, chance: random.Random, count: int) -> list[asyncio.Task[int]]:
+    """Callers that come, leave and are answered at any moment."""
+    asked: list[asyncio.Task[int]] = []
+    for number in range(count):
+        asked.append(desk.ask(number, *chance.sample("abcdef", chance.randint(0, 2))))
+        for _ in range(chance.choice((0, 0, 1, 3))):
+            await asyncio.sleep(0)
+        if chance.random() < 0.1:
+            chance.choice(asked).cancel()
+        if desk.open and chance.random() < 0.4:
+            end(chance.choice(desk.open), chance.choice(ERRORS)())
+    await settled()
+    while desk.open:
+        end(chance.choice(desk.open), chance.choice(ERRORS)())
+        await settled()
+    await asyncio.gather(*asked, return_exceptions=True)
+    return asked
+
+
+def assert_in_order(desk: Desk) -> None:
+    first_sent = dict.fromkeys(item for trip in desk.sent for item in trip.items)
+    for name in "abcdef":
+        own = [item.number for item in first_sent if name in item.about]
+        assert own == sorted(own)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_fails_and_leaves_everybody_is_answered_in_order_and_in_bounds(seed: int) -> None:
     chance = random.Random(seed)
 
     async def main() -> None:
-        desk = Desk(limit=chance.randint(1, 5), beside=chance.randint(1, 3))
-        limit = desk.batcher._limit
+        limit = chance.randint(2, 5)
+        desk = Desk(limit=limit, beside=chance.randint(1, 3))
         desk.poisoned = {number for number in range(80) if chance.random() < 0.05}
         desk.elsewhere = {number for number in range(80) if chance.random() < 0.1}
-        asked: list[asyncio.Task[int]] = []
-        abouts: list[frozenset[str]] = []
-        for number in range(80):
-            about = frozenset(chance.sample("abcdef", chance.randint(0, 2)))
-            asked.append(desk.ask(number, *about))
-            abouts.append(about)
-            while chance.random() < 0.3:
-                await asyncio.sleep(0)
-            if chance.random() < 0.1:
-                chance.choice(asked).cancel()
-            if desk.open and chance.random() < 0.4:
-                end(chance.choice(desk.open), chance.choice(ERRORS)())
-        await settled()
-        while desk.open:
-            end(chance.choice(desk.open), chance.choice(ERRORS)())
-            await settled()
+        asked = await ask_many(desk, chance, 80)
 
-        await asyncio.gather(*asked, return_exceptions=True)
         for number, task in enumerate(asked):
             if not task.cancelled() and task.exception() is None:
                 assert task.result() == 10 * number
@@ -340,12 +350,7 @@ def test_whatever_fails_and_leaves_everybody_is_answered_in_order_and_in_bounds(
             names = [name for item in trip.items for name in item.about]
             assert len(names) == len(set(names))
             assert len(trip.items) <= limit
-        if limit > 1:
-            first_sent = dict.fromkeys(item.number for trip in desk.sent for item in trip.items)
-            order = list(first_sent)
-            for name in "abcdef":
-                own = [number for number in order if name in abouts[number]]
-                assert own == sorted(own)
+        assert_in_order(desk)
         assert not desk.batcher._waiting
         assert (desk.batcher._holder, desk.batcher._on_their_way) == (None, 0)
         assert len(desk.batcher._tasks) == 0
