@@ -109,6 +109,20 @@ def known(first: int, count: int) -> list[Command]:
     return [made(number, by=10_000 + number) for number in range(first, first + count)]
 
 
+def parallel(first: int, count: int, *, fence: int) -> list[Command]:
+    """New commands that take no slot, on entities of their own."""
+    return [
+        command(
+            f"parallel-{number}-{fence}",
+            by=attempt(20_000 + 1_000 * fence + number),
+            entity=f"parallel:{number}",
+            fence=fence,
+            serial=False,
+        )
+        for number in range(first, first + count)
+    ]
+
+
 def settles(first: int, count: int = 1, answer: Response = ANSWER) -> list[Settle]:
     return [Settle(made(number), answer, True) for number in range(first, first + count)]
 
@@ -118,6 +132,9 @@ STATEMENTS: dict[str, Callable[[Table], Any]] = {
     "admit, new": lambda table: table.store.admit([made(ROWS + 1)]),
     "admit, known": lambda table: table.store.admit(known(1_000, 1)),
     "admit, a batch": lambda table: table.store.admit(known(1_000, 20)),
+    "admit, a new batch": lambda table: table.store.admit(parallel(0, 20, fence=5)),
+    "admit, old entities": lambda table: table.store.admit(parallel(0, 20, fence=6)),
+    "admit, a stale batch": lambda table: table.store.admit(parallel(0, 20, fence=4)),
     "settle": lambda table: table.store.settle(settles(1_100)),
     "settle, a batch": lambda table: table.store.settle(settles(1_200, 20)),
     "settle, again": lambda table: table.store.settle(settles(1_200)),
@@ -171,3 +188,37 @@ def test_every_hold_is_a_hot_update(table: Table) -> None:
     holds = [Hold(made(number), "status 503", evidence) for number in range(300, 400)]
     did = table.during(table.store.hold(holds))
     assert (did["updated"], did["hot"]) == (100, 100)
+
+
+AUDIT_READS = """
+select indexrelname as what, idx_tup_read as n from pg_stat_user_indexes where relname = 'audit'
+"""
+
+
+@pytest.mark.parametrize("serial", [True, False], ids=["slot held", "slot free"])
+def test_a_refusal_reads_its_own_rows_of_the_audit(table: Table, serial: bool) -> None:
+    """Indexes that begin with the tenant alike were once preferred, and read all that it had."""
+    old = [replace(each, entity=f"{serial}-{each.entity}", serial=serial) for each in
+           parallel(100, 20, fence=5)]  # fmt: skip
+    stale = [replace(each, entity=f"{serial}-{each.entity}") for each in
+             parallel(100, 20, fence=3 + serial)]  # fmt: skip
+    table.run(table.store.admit(old))
+    table.run(table.connection.execute(
+        "insert into gateway.audit (tenant, id, at, event, entity)"
+        " select 1, gen_random_uuid(), gateway.clock(), 'fence_stale', 'e' || i"
+        " from generate_series(1, 2000) i"
+    ))  # fmt: skip
+
+    def reads() -> dict[str, int]:
+        table.counts()
+        return {row["what"]: row["n"] for row in table.run(table.connection.fetch(AUDIT_READS))}
+
+    before = reads()
+    table.run(table.store.admit(stale))
+    after = reads()
+
+    assert after["audit_at_idx"] == before["audit_at_idx"]
+    assert sum(after.values()) - sum(before.values()) <= 2 * len(stale)
+    count = "select count(*) from gateway.audit where attempt = any ($1)"
+    attempts = [each.attempt for each in stale]
+    assert table.run(table.connection.fetchval(count, attempts)) == len(stale)
