@@ -136,7 +136,8 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    -- What this call made has it as xmin; under a savepoint nothing has, and is locked like the rest.
+    -- What this call has made bears it as xmin, and v_began, for such numbers come again after 2^32.
+    -- Under a savepoint nothing bears it, and is locked like the rest.
     v_own    xid := pg_current_xact_id()::xid;
     v_began  timestamptz := gateway.clock();
     v_now    timestamptz;
@@ -175,7 +176,8 @@ begin
     else
         if cardinality(p_tenant) = 1 then
             perform 1 from gateway.entities e
-              where e.tenant = p_tenant[1] and e.entity = p_entity[1] and e.xmin <> v_own
+              where e.tenant = p_tenant[1] and e.entity = p_entity[1]
+                and (e.xmin <> v_own or e.touched_at <> v_began)
                 and (p_serial[1] or p_fence[1] is not null)
                 for no key update;
         end if;
@@ -199,11 +201,13 @@ begin
                with ordinality as i (tenant, entity, fence, serial, here, key_digest, ord)
           left join lateral (
             select e.fence from gateway.entities e
-             where e.tenant = i.tenant and e.entity = i.entity and e.xmin = v_own
+             where e.tenant = i.tenant and e.entity = i.entity
+               and e.xmin = v_own and e.touched_at = v_began
              limit 1) m on true
           left join lateral (
             select e.fence, e.held, e.open_key from gateway.entities e
-             where e.tenant = i.tenant and e.entity = i.entity and e.xmin <> v_own
+             where e.tenant = i.tenant and e.entity = i.entity
+               and (e.xmin <> v_own or e.touched_at <> v_began)
                and (i.serial or i.fence is not null)
              limit 1
                for no key update skip locked) e on true;
@@ -240,17 +244,19 @@ begin
         select array_agg(case when i.what in ('elsewhere', 'stale', 'other') or c.attempt is not null
                               then i.what else 'other' end order by i.ord)
           into v_what
-          from unnest(p_tenant, p_key_digest, v_what) with ordinality as i (tenant, key_digest, what, ord)
+          from unnest(p_tenant, p_key_digest, p_attempt, v_what) with ordinality
+               as i (tenant, key_digest, attempt, what, ord)
           left join lateral (
             select c.attempt from gateway.commands c
-             where c.tenant = i.tenant and c.key_digest = i.key_digest and c.xmin = v_own
+             where c.tenant = i.tenant and c.key_digest = i.key_digest
+               and c.attempt = i.attempt and c.xmin = v_own
              limit 1) c on true;
         -- The slots that were taken for them beforehand.
         update gateway.entities e
            set open_key = null, open_attempt = null, open_until = null
           from unnest(p_tenant, p_entity, p_attempt, v_what) as i (tenant, entity, attempt, what)
          where i.what = 'other' and e.tenant = i.tenant and e.entity = i.entity
-           and e.open_attempt = i.attempt and e.xmin = v_own;
+           and e.open_attempt = i.attempt and e.xmin = v_own and e.touched_at = v_began;
     end if;
 
     if 'fresh' = any (v_what) then
@@ -414,7 +420,7 @@ begin
              where not exists (
                 select from gateway.commands c
                  where c.tenant = i.tenant and c.key_digest = i.key_digest
-                   and c.attempt = i.attempt and c.xmin = v_own)) r
+                   and c.attempt = i.attempt and c.xmin = v_own and c.settled_at = v_now)) r
          cross join lateral gateway.settle(
             r.tenant, r.key_digest, r.entity, r.attempt, r.status, r.headers, r.body) s;
     end if;
