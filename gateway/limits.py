@@ -9,6 +9,9 @@ from __future__ import annotations
 __all__ = [
     "ADMIT_TURN_S",
     "ANSWERS_PART",
+    "BATCHES",
+    "BATCH_BYTES",
+    "BATCH_S",
     "BODY_S",
     "CROWDED_HEAD_S",
     "FRESH_S",
@@ -71,6 +74,18 @@ three quarters alone, three sevenths where two flood."""
 ADMIT_TURN_S = 5.0
 """Shortest patience of whoever stands in line for the database, as for a fence. Callers that wait
 longer for an earlier command (``Prefer: wait``) wait as long here."""
+
+BATCH_BYTES = 256 * 1024
+"""Bytes of bodies that are recorded in one transaction: a line of 2 Mbit/s carries them in a
+second, half of what a statement has. A larger body goes alone."""
+
+BATCH_S = 0.25
+"""Seconds after which a batch holds up nobody behind it: it waits for a lock, a dead connection or
+a standby. One of 256 commands takes some 10 ms."""
+
+BATCHES = 3
+"""Batches of admits, and as many of settles, on their way at most, those that take longer included;
+each has a connection."""
 
 READ_S = 30.0
 """Longest wait for a turn to read a body that is not small, as the usual ``timeout_s``: 300 bodies
@@ -148,6 +163,16 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "admits of one entity, in one process",
         "one at a time",
         "they would wait for each other in the database, and hold its connections meanwhile",
+    ),
+    (
+        "commands that are admitted, or settled, in one transaction",
+        f"`FENCEGATE_BATCH_LIMIT`, and {BATCH_BYTES // 1024} KiB of bodies",
+        "they share its commit, and what fails of it; a larger body goes alone",
+    ),
+    (
+        "such transactions on their way, in one process",
+        f"one of each; up to {BATCHES} where one takes over {BATCH_S} s",
+        "what comes meanwhile goes together in the next",
     ),
     (
         "waiting for a turn to be admitted",

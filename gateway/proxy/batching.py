@@ -1,8 +1,9 @@
 """Natural batching: what is asked while a batch is on its way goes together in the next.
 
-No timer gathers anything: whoever finds the lane idle is sent at once, alone, by its own task. A
-commit costs the database about the same for one command as for a hundred, so the busier it is, the
-less each costs.
+No timer gathers anything. Whoever finds the lane idle is sent at once, alone, by its own task;
+where the last batch held several, with those who come in the same turn of the event loop. A commit
+costs the database about the same for one command as for a hundred, so the busier it is, the less
+each costs.
 """
 
 from __future__ import annotations
@@ -16,23 +17,13 @@ from typing import Generic, TypeVar
 
 from gateway.core.command import Command, Settle
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.limits import BATCH_BYTES, BATCH_S, BATCHES
 from gateway.proxy.background import Background
 
 __all__ = ["Batcher", "about_admit", "about_settle", "weight_of_settle"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_BYTES = 256 * 1024
-"""Bytes of a batch, and of what may be in one: a line of 2 Mbit/s carries them in a second, half of
-what a statement has. What is larger goes alone."""
-
-_OVERDUE_S = 0.25
-"""A batch that takes longer holds up nobody behind it: it waits for a lock, a dead connection or a
-standby. A batch of 256 takes some 10 ms."""
-
-_AT_ONCE = 3
-"""Batches on their way at most, the overdue ones included; each has a connection."""
 
 _TURN_S = 2.0
 """Longest wait for a place to be asked alone, as for a connection of the pool."""
@@ -71,7 +62,10 @@ class Batcher(Generic[T, R]):
         self._weight = weight
         self._beside = asyncio.Semaphore(beside)
         self._waiting: deque[_Member[T, R]] = deque()
-        self._holder: object | None = None  # the batch that the others wait for
+        self._holder: object | None = (
+            None  # the batch, or the turn of the loop, that others wait for
+        )
+        self._last = 1  # how many the last batch held
         self._on_their_way = 0
         self._tasks = Background()
 
@@ -81,16 +75,20 @@ class Batcher(Generic[T, R]):
         Raises what ``send`` does; where that can be another item's fault, ``item`` was asked again
         alone before. Who is cancelled before its batch has left was never sent.
         """
-        if self._limit == 1 or self._weight(item) > _BYTES:
+        if self._limit == 1 or self._weight(item) > BATCH_BYTES:
             return await self.alone(item)
-        if self._holder is None and not self._waiting and self._on_their_way < _AT_ONCE:
-            overdue = self._leave()
+        idle = self._holder is None and not self._waiting and self._on_their_way < BATCHES
+        if idle and self._last == 1:
+            overdue = self._leave(1)
             try:
                 return await self._one(item)
             finally:
                 self._arrived(overdue)
         member: _Member[T, R] = _Member(item, asyncio.get_running_loop().create_future())
         self._waiting.append(member)
+        if idle:
+            # Callers were answered together, so they come together: the first must not leave alone.
+            self._holder = asyncio.get_running_loop().call_soon(self._pass_on)
         return await member.answer
 
     async def alone(self, item: T) -> R:
@@ -115,9 +113,10 @@ class Batcher(Generic[T, R]):
         """Cut what is on its way."""
         await self._tasks.cancel()
 
-    def _leave(self) -> asyncio.TimerHandle:
+    def _leave(self, count: int) -> asyncio.TimerHandle:
         self._on_their_way += 1
-        self._holder = overdue = asyncio.get_running_loop().call_later(_OVERDUE_S, self._pass_on)
+        self._last = count
+        self._holder = overdue = asyncio.get_running_loop().call_later(BATCH_S, self._pass_on)
         return overdue
 
     def _arrived(self, overdue: asyncio.TimerHandle) -> None:
@@ -132,17 +131,17 @@ class Batcher(Generic[T, R]):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._holder is None and self._waiting and self._on_their_way < _AT_ONCE:
+        if self._holder is None and self._waiting and self._on_their_way < BATCHES:
             batch = self._form()
             if batch:
-                self._tasks.spawn(self._carry(batch, self._leave()))
+                self._tasks.spawn(self._carry(batch, self._leave(len(batch))))
 
     def _form(self) -> list[_Member[T, R]]:
         """The next batch: in the order of their coming, what fits together."""
         batch: list[_Member[T, R]] = []
         kept: list[_Member[T, R]] = []
         names: set[Hashable] = set()
-        left = _BYTES
+        left = BATCH_BYTES
         while self._waiting and len(batch) < self._limit:
             member = self._waiting.popleft()
             if member.answer.done():  # it left

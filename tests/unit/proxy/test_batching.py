@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gateway.errors import AnswerLost, StoreUnavailable
+from gateway.limits import BATCH_BYTES
 from gateway.proxy import batching
 from gateway.proxy.batching import Batcher
 from tests.unit.proxy.rig import run, until
@@ -112,6 +113,22 @@ def test_what_is_asked_meanwhile_goes_together_up_to_the_limit() -> None:
     run(main())
 
 
+def test_who_come_together_behind_a_batch_of_several_leave_together() -> None:
+    async def main() -> None:
+        desk = Desk(limit=9)
+
+        async def caller(number: int) -> None:
+            for again in range(3):
+                await desk.ask(10 * again + number)
+
+        callers = [asyncio.ensure_future(caller(number)) for number in range(4)]
+        await end_all(desk)
+        await asyncio.gather(*callers)
+        assert [len(trip.items) for trip in desk.sent] == [1, 3, 1, 3, 1, 3]
+
+    run(main())
+
+
 def test_a_limit_of_one_batches_nothing() -> None:
     async def main() -> None:
         desk = Desk(limit=1, beside=3)
@@ -139,13 +156,13 @@ def test_who_shares_a_name_comes_behind_and_others_pass() -> None:
 
 
 def test_bytes_of_a_batch_are_bounded_and_a_large_item_goes_alone_at_once() -> None:
-    half = batching._BYTES // 2
+    half = BATCH_BYTES // 2
 
     async def main() -> None:
         desk = Desk()
         for number in range(4):
             desk.ask(number, size=half)
-        large = desk.ask(9, size=batching._BYTES + 1)
+        large = desk.ask(9, size=BATCH_BYTES + 1)
         await settled()
         assert desk.numbers == [[0], [9]]
         await end_all(desk)
@@ -266,7 +283,7 @@ def test_the_leader_that_is_cancelled_passes_the_lane_on() -> None:
 def test_a_batch_that_takes_long_holds_up_nobody_and_there_are_never_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batching, "_OVERDUE_S", 0.0)
+    monkeypatch.setattr(batching, "BATCH_S", 0.0)
 
     async def main() -> None:
         desk = Desk(limit=2)
