@@ -107,9 +107,10 @@ $$;
 -- Guard: that of gateway.admit. Fresh is a command whose key is new and whose entity is new as well, or
 -- was locked here, is free, and has no higher mark and no other fence that is held.
 --
--- In a batch of several nobody waits for a row that somebody else has locked: such an entity is passed
--- over ("elsewhere"), and its command is to be asked about alone, which waits. What may have to be waited
--- for all the same, an entity or a key that another transaction is just making, is cut off soon (55P03).
+-- p_wait false: nobody waits for a row that somebody else has locked. Such an entity is passed over
+-- ("elsewhere"), and its command is to be asked about again by itself, with p_wait. What may have to be
+-- waited for all the same, an entity or a key that another transaction is just making, is cut off soon
+-- (55P03), and nothing is done then.
 --
 -- Returns rows of what is not fresh, as gateway.admit does, or with the state "elsewhere"; and of what is fresh
 -- where the caller cannot know the mark, or that fences are issued here.
@@ -119,7 +120,7 @@ create function gateway.admit_batch(
     p_principal text[], p_request_id text[], p_serial boolean[], p_unknown text[],
     p_upstream_key text[], p_upstream_digest bytea[],
     p_deadline_ms int[], p_settle_delay_s int[], p_response_days int[], p_key_days int[],
-    p_outline bytea[], p_issuer_here boolean[], p_probe_target bytea[]
+    p_outline bytea[], p_issuer_here boolean[], p_probe_target bytea[], p_wait boolean
 ) returns table (
     ord bigint, mark bigint, held bigint,
     known_attempt uuid, known_state text, known_same boolean, known_remaining_ms bigint,
@@ -151,7 +152,7 @@ begin
         raise exception 'the database runs transactions as %, and the gateway needs read committed; reset default_transaction_isolation for the database and the role',
             current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
-    if cardinality(p_tenant) > 1 then
+    if not p_wait then
         perform set_config('lock_timeout', '200', true);
     end if;
 
@@ -174,19 +175,21 @@ begin
     if v_count = cardinality(p_tenant) and true <> all (p_issuer_here) then
         v_what := array_fill('made'::text, array[v_count::int]);
     else
-        if cardinality(p_tenant) = 1 then
-            perform 1 from gateway.entities e
-              where e.tenant = p_tenant[1] and e.entity = p_entity[1]
+        if p_wait then
+            perform 1
+               from gateway.entities e
+               join unnest(p_tenant, p_entity, p_fence, p_serial) as i (tenant, entity, fence, serial)
+                 on e.tenant = i.tenant and e.entity = i.entity
+              where (i.fence is not null or i.serial)
                 and (e.xmin <> v_own or e.touched_at <> v_began)
-                and (p_serial[1] or p_fence[1] is not null)
-                for no key update;
+              order by e.tenant, e.entity
+                for no key update of e;
         end if;
         select array_agg(case
                    when i.fence is null and not i.serial then 'bare'
                    when m.fence is not null then case
                        when i.here and i.fence is not null then 'other' else 'made' end
-                   when e.fence is null then case
-                       when cardinality(p_tenant) > 1 then 'elsewhere' else 'other' end
+                   when e.fence is null then case when p_wait then 'other' else 'elsewhere' end
                    when i.fence < e.fence then case
                        when e.open_key is not null or exists (
                             select from gateway.commands c
@@ -360,11 +363,11 @@ $$;
 
 -- Settle a batch: those answered in time by their own attempts at once, the others as gateway.settle does.
 --
--- Guard: that of gateway.settle. A batch of several waits for no lock long, as in admit_batch.
+-- Guard: that of gateway.settle. p_wait false: as in admit_batch, but what is locked cuts all off.
 -- Returns rows of what was not settled in time only.
 create function gateway.settle_batch(
     p_tenant int[], p_key_digest bytea[], p_entity text[], p_attempt uuid[],
-    p_status int[], p_headers bytea[], p_body bytea[]
+    p_status int[], p_headers bytea[], p_body bytea[], p_wait boolean
 ) returns table (ord bigint, result text)
 language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -378,7 +381,7 @@ declare
     v_now   timestamptz := gateway.clock();
     v_count bigint;
 begin
-    if cardinality(p_tenant) > 1 then
+    if not p_wait then
         perform set_config('lock_timeout', '200', true);
     end if;
 

@@ -31,7 +31,8 @@ _RETRYABLE = frozenset({"40P01", "40001"})  # deadlock, serialization: the loser
 class Admitting(Protocol):
     """The part of the store that is needed here."""
 
-    async def admit(self, commands: Sequence[Command]) -> Sequence[Facts | None]: ...
+    async def admit(self, commands: Sequence[Command]) -> list[Facts]: ...
+    async def admit_free(self, commands: Sequence[Command]) -> list[Facts | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,13 @@ class Admitter:
         batch_limit: int = 1,
         beside: int = 2**31,
     ) -> None:
+        self._store = store
         self._batches: Batcher[Command, Facts] = Batcher(
-            lambda commands: store.admit(commands), about_admit, limit=batch_limit, beside=beside
+            lambda commands: store.admit_free(commands),
+            self._alone,
+            about_admit,
+            limit=batch_limit,
+            beside=beside,
         )
         self._clock = clock
 
@@ -89,6 +95,10 @@ class Admitter:
             if self._clock() + _PAUSE_S >= until:
                 raise type(failure)(str(failure), code=failure.code, lost_until=lost_until)
             await asyncio.sleep(_PAUSE_S)
+
+    async def _alone(self, command: Command) -> Facts:
+        (facts,) = await self._store.admit([command])
+        return facts
 
     async def stop(self) -> None:
         """Cut what is on its way."""

@@ -19,6 +19,7 @@ from gateway.core.command import Command, Settle
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.limits import BATCH_BYTES, BATCH_S, BATCHES
 from gateway.proxy.background import Background
+from gateway.store.database import LOCKED
 
 __all__ = ["Batcher", "about_admit", "about_settle", "weight_of_settle"]
 
@@ -28,9 +29,9 @@ R = TypeVar("R")
 _TURN_S = 2.0
 """Longest wait for a place to be asked alone, as for a connection of the pool."""
 
-_OF_ONE = ("22", "23", "40", "54", "55", "P0", "XX")
+_OF_ONE = ("22", "23", "40", "54", "P0", "XX")
 """Classes of SQLSTATE that one command of a batch can cause for all: data, constraint, deadlock,
-size, a lock that is not to be had, a raised error, a damaged row. Others (no server, no room, not
+size, a raised error, a damaged row. Others (no server, no room, not
 writable, no such function, out of time) concern whoever asks."""
 
 
@@ -42,14 +43,16 @@ class _Member(Generic[T, R]):
 
 class Batcher(Generic[T, R]):
     """``send``: carries a batch out, with one answer for each item in their order, or raises for
-    all of them; ``None`` for an item of several that can only be asked alone. ``about``: names of
-    which no two items of a batch may share any; who shares one with an earlier item comes behind
-    it. ``weight``: bytes of an item. ``limit``: items of a batch; 1 batches nothing. ``beside``:
-    items that are asked alone at the same time at most."""
+    all of them; ``None`` for an item that has to wait for somebody, which others need not.
+    ``alone``: carries one out, however long it has to wait. ``about``: names of which no two items
+    of a batch may share any; who shares one with an earlier item comes behind it. ``weight``: bytes
+    of an item. ``limit``: items of a batch; 1 batches nothing. ``beside``: items that are asked
+    alone at the same time at most."""
 
     def __init__(
         self,
         send: Callable[[Sequence[T]], Awaitable[Sequence[R | None]]],
+        alone: Callable[[T], Awaitable[R]],
         about: Callable[[T], Iterable[Hashable]],
         *,
         limit: int,
@@ -57,14 +60,13 @@ class Batcher(Generic[T, R]):
         weight: Callable[[T], int] = lambda _: 0,
     ) -> None:
         self._send = send
+        self._alone = alone
         self._about = about
         self._limit = limit
         self._weight = weight
         self._beside = asyncio.Semaphore(beside)
         self._waiting: deque[_Member[T, R]] = deque()
-        self._holder: object | None = (
-            None  # the batch, or the turn of the loop, that others wait for
-        )
+        self._holder: object | None = None  # the batch, or turn of the loop, that others wait for
         self._last = 1  # how many the last batch held
         self._on_their_way = 0
         self._tasks = Background()
@@ -79,11 +81,7 @@ class Batcher(Generic[T, R]):
             return await self.alone(item)
         idle = self._holder is None and not self._waiting and self._on_their_way < BATCHES
         if idle and self._last == 1:
-            overdue = self._leave(1)
-            try:
-                return await self._one(item)
-            finally:
-                self._arrived(overdue)
+            return await self._lead(item)
         member: _Member[T, R] = _Member(item, asyncio.get_running_loop().create_future())
         self._waiting.append(member)
         if idle:
@@ -100,14 +98,21 @@ class Batcher(Generic[T, R]):
         except TimeoutError:
             raise StoreUnavailable("too many others ask the database one by one") from None
         try:
-            return await self._one(item)
+            return await self._alone(item)
         finally:
             self._beside.release()
 
-    async def _one(self, item: T) -> R:
-        (answer,) = await self._send([item])
-        assert answer is not None, "who asks alone is answered"
-        return answer
+    async def _lead(self, item: T) -> R:
+        overdue = self._leave(1)
+        try:
+            (answer,) = await self._send([item])
+        except StoreUnavailable as error:
+            if error.code != LOCKED:
+                raise
+            answer = None
+        finally:
+            self._arrived(overdue)
+        return await self.alone(item) if answer is None else answer
 
     async def stop(self) -> None:
         """Cut what is on its way."""
@@ -160,7 +165,7 @@ class Batcher(Generic[T, R]):
         try:
             answers = await self._send([member.item for member in batch])
         except BaseException as error:
-            if len(batch) > 1 and _may_be_of_one(error):
+            if _is_cut_off(error) or (len(batch) > 1 and _may_be_of_one(error)):
                 for member in batch:
                     self._tasks.spawn(self._apart(member))
             else:
@@ -196,6 +201,10 @@ def _fail(answer: asyncio.Future[R], error: BaseException) -> None:
         answer.set_exception(copy(error))  # each its own, for a traceback grows where it is raised
     else:
         answer.cancel()
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    return isinstance(error, StoreUnavailable) and error.code == LOCKED
 
 
 def _may_be_of_one(error: BaseException) -> bool:

@@ -35,6 +35,7 @@ class Settling(Protocol):
     """The part of the store that is needed here."""
 
     async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]: ...
+    async def settle_free(self, settles: Sequence[Settle]) -> list[SettleResult]: ...
     async def release(self, releases: Sequence[Release]) -> list[bool]: ...
     async def hold(self, holds: Sequence[Hold]) -> list[bool]: ...
 
@@ -55,7 +56,8 @@ class Settler:
         self._store = store
         self._on_retry = on_retry
         self._batches: Batcher[Settle, SettleResult] = Batcher(
-            lambda settles: store.settle(settles),
+            lambda settles: store.settle_free(settles),
+            self._alone,
             about_settle,
             limit=batch_limit,
             beside=beside,
@@ -94,6 +96,10 @@ class Settler:
                 self._on_retry(operation)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _alone(self, settle: Settle) -> SettleResult:
+        (result,) = await self._store.settle([settle])
+        return result
 
     async def stop(self) -> None:
         """Cut what is on its way."""

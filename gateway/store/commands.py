@@ -40,17 +40,24 @@ class CommandStore:
         self._witness = witness
         self._doubts = Doubts()
 
-    async def admit(self, commands: Sequence[Command]) -> list[Facts | None]:
-        """Admit a batch; facts come back in the order of ``commands``. Raises ``RowsLost``.
+    async def admit(self, commands: Sequence[Command]) -> list[Facts]:
+        """Admit a batch; facts come back in the order of ``commands``. Raises ``RowsLost``."""
+        found = await self._admit(commands, wait=True)
+        answered = [facts for facts in found if facts is not None]
+        assert len(answered) == len(commands), "who waits is answered"
+        return answered
 
-        ``None``, in a batch of several only: somebody else has locked its entity, and nothing was
-        done about it; asked alone, it waits.
-        """
+    async def admit_free(self, commands: Sequence[Command]) -> list[Facts | None]:
+        """As ``admit``, but waits for nobody: ``None`` where somebody else has locked the entity,
+        and nothing was done. Another's insert that it meets cuts it off: ``LOCKED``."""
+        return await self._admit(commands, wait=False)
+
+    async def _admit(self, commands: Sequence[Command], *, wait: bool) -> list[Facts | None]:
         _check_batch(commands)
         ask = self._database if self._witness is None else self._witness
         with self._doubts.about([c.attempt for c in commands]) as doubt:
             faults.reach("admit.before")
-            rows = await doubt.fetch(ask, _SQL["admit"], *_columns(commands))
+            rows = await doubt.fetch(ask, _SQL["admit"], *_columns(commands), wait)
             faults.reach("admit.committed")
         found = _found(commands, rows)
         if self._witness is not None:
@@ -62,14 +69,22 @@ class CommandStore:
     async def rehearse(self, command: Command) -> Facts:
         """What an admit of ``command`` would find and do now. It is that very statement, rolled
         back; nothing is written. Raises ``StoreUnavailable``."""
-        rows = await self._database.rehearse(_SQL["admit"], *_columns([command]))
+        rows = await self._database.rehearse(_SQL["admit"], *_columns([command]), True)
         (facts,) = _found([command], rows)
-        assert facts is not None, "who asks alone is answered"
+        assert facts is not None, "who waits is answered"
         return facts
 
     async def settle(self, settles: Sequence[Settle]) -> list[SettleResult]:
         """Record final responses. A response whose attempt has no unsettled row is recorded where
         its key is free, and goes to the audit where it is not."""
+        return await self._settle(settles, wait=True)
+
+    async def settle_free(self, settles: Sequence[Settle]) -> list[SettleResult]:
+        """As ``settle``, but waits for nobody: where somebody else has locked one of the entities
+        or commands it is cut off, and nothing was done: ``LOCKED``."""
+        return await self._settle(settles, wait=False)
+
+    async def _settle(self, settles: Sequence[Settle], *, wait: bool) -> list[SettleResult]:
         with self._doubts.about([s.command.attempt for s in settles]) as doubt:
             faults.reach("settle.before")
             rows = await doubt.fetch(
@@ -82,6 +97,7 @@ class CommandStore:
                 [s.response.status for s in settles],
                 [_head(s) for s in settles],
                 [_body(s) for s in settles],
+                wait,
             )
             faults.reach("settle.committed")
         results: list[SettleResult] = ["settled"] * len(settles)

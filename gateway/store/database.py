@@ -20,6 +20,7 @@ from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.store.history import History
 
 __all__ = [
+    "LOCKED",
     "READ_ONLY",
     "STATEMENT_TIMEOUT_S",
     "TRANSPORT_ERRORS",
@@ -67,6 +68,9 @@ TRANSPORT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.Inter
 _LOST = frozenset({"57P01", "57P02", "40003"})
 
 READ_ONLY = "the database is read-only; point FENCEGATE_DATABASE_URL at the primary"
+
+LOCKED = "55P03"
+"""Code of a ``StoreUnavailable``: a statement that does not wait met a lock."""
 
 _MENDS = {
     "25006": READ_ONLY,

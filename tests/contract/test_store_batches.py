@@ -157,7 +157,7 @@ def test_a_mixed_batch_is_answered_and_leaves_what_single_admits_do(pair: Pair, 
         pair.both(case.prepare)
     asked = [case.asked for case in made]
 
-    together = pair.batched.run(pair.batched.store.admit(asked))
+    together = pair.batched.run(pair.batched.store.admit_free(asked))
     one_by_one = [pair.single.run(pair.single.store.admit([each]))[0] for each in asked]
 
     assert together == one_by_one
@@ -172,7 +172,7 @@ def test_every_kind_alone_in_a_batch_with_a_new_one(pair: Pair, kind: str) -> No
         case = cases("99")[kind]
     pair.both(case.prepare)
 
-    together = pair.batched.run(pair.batched.store.admit([case.asked, beside]))
+    together = pair.batched.run(pair.batched.store.admit_free([case.asked, beside]))
     one_by_one = [
         pair.single.run(pair.single.store.admit([each]))[0] for each in (case.asked, beside)
     ]
@@ -214,7 +214,7 @@ def test_a_mixed_batch_of_answers_leaves_what_single_settles_do(pair: Pair, seed
         Settle(by, response(201, bytes([at])), at % 3 > 0) for at, (_, by) in enumerate(made)
     ]
 
-    together = pair.batched.run(pair.batched.store.settle(settles))
+    together = pair.batched.run(pair.batched.store.settle_free(settles))
     one_by_one = [pair.single.run(pair.single.store.settle([each]))[0] for each in settles]
 
     assert together == one_by_one
@@ -236,7 +236,7 @@ def test_what_somebody_else_has_locked_stops_nobody_else_in_its_batch(database: 
         asked = [new(f"k {name}", name) for name in [*names, "fresh"]]
         async with pool.connection() as holder, holder.transaction():
             await holder.fetch(LOCK, ["e1", "e4"])
-            found = await store.admit(asked)
+            found = await store.admit_free(asked)
             assert [facts is None for facts in found] == [
                 False,
                 True,
@@ -269,9 +269,9 @@ def test_a_batch_of_answers_is_cut_off_soon_where_a_lock_is_held_and_nothing_of_
         async with pool.connection() as holder, holder.transaction():
             await holder.fetch(LOCK, ["e1"])
             with pytest.raises(StoreUnavailable) as caught:
-                await store.settle(settles)
+                await store.settle_free(settles)
             assert caught.value.code == "55P03"
-            assert await store.settle(settles[:1]) == ["settled"]
+            assert await store.settle_free(settles[:1]) == ["settled"]
             alone = asyncio.ensure_future(store.settle([settles[1]]))
             await _waits(pool)
         assert await alone == ["settled"]

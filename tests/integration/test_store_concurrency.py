@@ -45,21 +45,13 @@ def on(dsn: str, work: Callable[[CommandStore, Database], Coroutine[Any, Any, No
 
 
 async def admit(store: CommandStore, *batch: Command) -> list[Decision]:
-    """As the gateway does it: the loser of a deadlock did nothing and tries again; who was passed
-    over in a batch, or cut off with it, asks alone."""
+    """As the gateway does it: the loser of a deadlock did nothing and tries again."""
     while True:
         try:
-            found = await store.admit(batch)
+            return [decide(facts) for facts in await store.admit(batch)]
         except StoreUnavailable as error:
-            if error.code == "40P01":
-                continue
-            if error.code != "55P03" or len(batch) == 1:
+            if error.code != "40P01":
                 raise
-            found = [None] * len(batch)
-        return [
-            decide(facts) if facts is not None else (await admit(store, each))[0]
-            for each, facts in zip(batch, found, strict=True)
-        ]
 
 
 async def at_once(store: CommandStore, commands: Sequence[Command]) -> list[Decision]:

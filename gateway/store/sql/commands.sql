@@ -7,12 +7,12 @@ select ord, mark, held, known_attempt, known_state, known_same, known_remaining_
        open_remaining_ms, known_unknown, known_age_ms, known_upstream_key, known_account_same,
        known_attempt is null and gateway.is_expired_key(($3::text[])[ord], ($19::int[])[ord]) as expired
   from gateway.admit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-                           $18, $19, $20, $21, $22);
+                           $18, $19, $20, $21, $22, $23);
 
 -- name: settle
 -- guard: the attempt's own uuid or one that took over from it, and not settled (see migrations/0013).
 -- No row: settled (see migrations/0020).
-select ord, result from gateway.settle_batch($1, $2, $3, $4, $5, $6, $7);
+select ord, result from gateway.settle_batch($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: settle_unmatched
 -- guard: inserts only where the key is free.

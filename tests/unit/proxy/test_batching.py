@@ -41,6 +41,7 @@ class Desk:
         self.elsewhere: set[int] = set()
         self.batcher: Batcher[Item, int] = Batcher(
             self._send,
+            self._alone,
             lambda item: item.about,
             limit=limit,
             beside=beside,
@@ -53,11 +54,11 @@ class Desk:
         await trip.end
         if any(item.number in self.poisoned for item in items):
             raise StoreUnavailable("poison", code="22021")
-        several = len(items) > 1
-        return [
-            None if several and item.number in self.elsewhere else 10 * item.number
-            for item in items
-        ]
+        return [None if item.number in self.elsewhere else 10 * item.number for item in items]
+
+    async def _alone(self, item: Item) -> int:
+        (answer,) = await self._send([item])
+        return 10 * item.number if answer is None else answer
 
     def ask(self, number: int, *about: str, size: int = 0) -> asyncio.Task[int]:
         item = Item(number, frozenset(about), size)
@@ -199,7 +200,10 @@ def test_a_mistake_in_carrying_one_out_fails_that_one() -> None:
             await asyncio.sleep(0)
             return [10 // item.number for item in items]
 
-        batcher: Batcher[Item, int] = Batcher(send, lambda _: (), limit=9, beside=1)
+        async def alone(item: Item) -> int:
+            return 10 // item.number
+
+        batcher: Batcher[Item, int] = Batcher(send, alone, lambda _: (), limit=9, beside=1)
         asked = [asyncio.ensure_future(batcher.ask(Item(number))) for number in (1, 2, 0, 5)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert (found[:2], found[3]) == ([10, 5], 2)
@@ -222,6 +226,26 @@ def test_what_is_locked_elsewhere_is_asked_alone_and_the_others_are_answered() -
         assert desk.numbers[2:] == [[2]]
         await end_all(desk)
         assert await asked[2] == 20
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_is_cut_off_for_a_lock_is_asked_alone_and_the_lane_goes_on(count: int) -> None:
+    async def main() -> None:
+        desk = Desk()
+        asked = [desk.ask(number) for number in range(count)]
+        await settled()
+        if count > 1:
+            end(desk.open[0])
+            await settled()
+        end(desk.open[0], StoreUnavailable("locked", code="55P03"))
+        await settled()
+        later = desk.ask(9)
+        await settled()
+        assert [9] in desk.numbers
+        await end_all(desk)
+        assert [await each for each in (*asked, later)] == [*(10 * n for n in range(count)), 90]
 
     run(main())
 
