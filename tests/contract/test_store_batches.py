@@ -222,7 +222,7 @@ def test_a_mixed_batch_of_answers_leaves_what_single_settles_do(pair: Pair, seed
     assert pair.left(pair.batched) == pair.left(pair.single)
 
 
-LOCK = "select 1 from gateway.entities where entity = any ($1) for update"
+LOCK = "select 1 from gateway.entities where entity = any ($1) for no key update"
 
 
 def test_what_somebody_else_has_locked_stops_nobody_else_in_its_batch(database: str) -> None:

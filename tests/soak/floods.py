@@ -10,34 +10,34 @@ _E2E = "tests/e2e/test_floods.py::"
 _LINE = "tests/unit/proxy/test_line.py::"
 _SHARES = "tests/unit/proxy/test_shares.py::"
 _SLOW = "tests/integration/test_http1_slow.py::"
-_SQL = "migrations/0019_floods.sql"
+_SQL = "migrations/0020_batches.sql"
 
 FLOODS = [
     Mutant(
         _SQL,
         "a statement that is repeated counts once",
-        "p_id = any (r.recent)\n              and",
-        "false\n              and",
+        "n.id = any (r.recent)\n                   and",
+        "false\n                   and",
         (f"{_AUDIT}test_a_repeat_in_the_next_hour_of_the_clock_counts_once",),
     ),
     Mutant(
         _SQL,
         "many equal refusals share a row",
-        "    if v_equal >= 10 then",
-        "    if false then",
+        "case when s.equal >= 10 then",
+        "case when false then",
         (f"{_AUDIT}test_the_first_refusals_have_a_row_each_and_the_rest_share_one",),
     ),
     Mutant(
         _SQL,
         "refusals that differ have rows of their own",
-        "           is not distinct from (p_policy, p_key, p_fence, p_job, p_principal)",
-        "           is not distinct from (p_policy, a.key, p_fence, p_job, a.principal)",
+        "           is not distinct from (n.policy, n.key, n.fence, n.job, n.principal)",
+        "           is not distinct from (n.policy, a.key, n.fence, n.job, a.principal)",
         (f"{_AUDIT}test_what_differs_has_rows_of_its_own",),
     ),
     Mutant(
         _SQL,
         "few rows of an entity are read",
-        "         limit 200\n",
+        "                 limit 200\n",
         "",
         (f"{_AUDIT}test_many_rows_of_an_entity_are_not_read_for_each_refusal",),
     ),

@@ -4,6 +4,7 @@ Every entry is one mistake that somebody could make: a comparison that is off by
 was forgotten, a wait that looked needless. `old` must stand once in its file.
 """
 
+from tests.soak.batches import BATCHES
 from tests.soak.boundary import BOUNDARY
 from tests.soak.floods import FLOODS
 from tests.soak.jobs import JOBS
@@ -314,13 +315,6 @@ _SQL = [
         (f"{_STORE}test_a_lower_fence_is_refused_with_evidence_and_an_equal_one_passes",),
     ),
     Mutant(
-        "migrations/0019_floods.sql",
-        "entities are locked before anything is judged",
-        "        for no key update of e;",
-        "        for key share of e;",
-        (f"{_RACES}test_of_many_commands_on_one_entity_exactly_one_is_forwarded_at_a_time",),
-    ),
-    Mutant(
         "migrations/0013_outcomes.sql",
         "only the attempt that holds the key settles it",
         "(c.attempt = i.attempt or i.attempt = any (c.earlier)) and c.settled_at is null\n",
@@ -333,13 +327,6 @@ _SQL = [
         "(c.attempt = i.attempt or i.attempt = any (c.earlier)) and c.settled_at is null\n",
         "(c.attempt = i.attempt or i.attempt = any (c.earlier))\n",
         (f"{_STORE}test_settling_again_changes_nothing",),
-    ),
-    Mutant(
-        "migrations/0013_outcomes.sql",
-        "a settled command frees its entity",
-        "e.open_attempt = d.attempt\n    ), late as",
-        "false\n    ), late as",
-        (f"{_STORE}test_settled_in_time_is_replayed_to_everybody_with_that_key",),
     ),
     Mutant(
         "migrations/0013_outcomes.sql",
@@ -632,5 +619,5 @@ _FAULTS = [
 
 MUTANTS = [
     *(*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS),
-    *(*BOUNDARY, *SECRETS, *FLOODS),
+    *(*BOUNDARY, *SECRETS, *FLOODS, *BATCHES),
 ]

@@ -140,3 +140,13 @@ def test_it_does_not_hammer_a_database_that_fails(clock: ManualClock) -> None:
     store = Scripted(clock, LOST, LOST, ADMITTED)
     admit(store, clock)
     assert clock.slept == [0.05, 0.05]
+
+
+def test_a_repeat_is_never_in_a_batch(clock: ManualClock) -> None:
+    """What made its first try fail may be its own, and is shared with nobody twice."""
+    lane, alone = Scripted(clock, LOST, ADMITTED), Scripted(clock, LOST, ADMITTED)
+    alone.admit_free = lane.admit  # type: ignore[attr-defined]
+    admitter = Admitter(alone, clock, batch_limit=9)  # type: ignore[arg-type]
+    found = run(admitter.admit(COMMAND, clock.now + 6.5))
+    assert found.decision == Forward(OWN)
+    assert (len(lane.asked), len(alone.asked)) == (1, 2)

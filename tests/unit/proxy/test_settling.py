@@ -95,3 +95,12 @@ def test_a_body_is_kept_however_long_the_database_is_away() -> None:
     store = Failing(*(StoreUnavailable("refused") for _ in range(5)))
     run(Settler(store, lambda _: None).settle(Settle(COMMAND, large, True)))
     assert all(each.keep_body for each in store.tried if isinstance(each, Settle))
+
+
+def test_a_repeat_is_never_in_a_batch(clock: ManualClock) -> None:
+    """What made its first try fail may be its own, and is shared with nobody twice."""
+    lane, alone = Failing(AnswerLost("gone")), Failing(AnswerLost("gone"))
+    alone.settle_free = lane.settle  # type: ignore[attr-defined]
+    settler = Settler(alone, lambda _: None, batch_limit=9)  # type: ignore[arg-type]
+    assert run(settler.settle(SETTLE)) == "settled"
+    assert (len(lane.tried), len(alone.tried)) == (1, 2)
