@@ -163,56 +163,70 @@ class Batcher(Generic[T, R]):
 
     async def _carry(self, batch: list[_Member[T, R]], overdue: asyncio.TimerHandle) -> None:
         try:
-            answers = await self._send([member.item for member in batch])
-        except BaseException as error:
-            if _is_cut_off(error) or (len(batch) > 1 and _may_be_of_one(error)):
-                for member in batch:
-                    self._tasks.spawn(self._apart(member))
-            else:
-                for member in batch:
-                    _fail(member.answer, error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for member, answer in zip(batch, answers, strict=True):
-                if answer is None:
-                    self._tasks.spawn(self._apart(member))
-                elif not member.answer.done():
-                    member.answer.set_result(answer)
+            error = await self._ask_for(batch)
+            if error is None:
+                return
+            if len(batch) == 1 or not (_is_cut_off(error) or _may_be_of_one(error)):
+                self._tell(batch, error)
+                return
+            overdue.cancel()
+            if self._holder is overdue:
+                self._pass_on()  # nobody else waits while these are asked one by one
+            for member in batch:
+                if not member.answer.done() and (own := await self._ask_for([member])) is not None:
+                    self._tell([member], own)
+        except asyncio.CancelledError:
+            for member in batch:
+                member.answer.cancel()
+            raise
         finally:
             self._arrived(overdue)
+
+    async def _ask_for(self, batch: list[_Member[T, R]]) -> Exception | None:
+        """Answer them, or say why not."""
+        try:
+            answers = await self._send([member.item for member in batch])
+        except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+            return error
+        for member, answer in zip(batch, answers, strict=True):
+            if answer is None:
+                self._tasks.spawn(self._apart(member))
+            elif not member.answer.done():
+                member.answer.set_result(answer)
+        return None
+
+    def _tell(self, batch: list[_Member[T, R]], error: Exception) -> None:
+        for member in batch:
+            if _is_cut_off(error):
+                self._tasks.spawn(self._apart(member))
+            elif not member.answer.done():
+                # Each its own, for a traceback grows where it is raised.
+                member.answer.set_exception(copy(error))
 
     async def _apart(self, member: _Member[T, R]) -> None:
         try:
             answer = await self.alone(member.item)
-        except BaseException as error:
-            _fail(member.answer, error)
-            if not isinstance(error, Exception):
-                raise
+        except asyncio.CancelledError:
+            member.answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+            if not member.answer.done():
+                member.answer.set_exception(error)
         else:
             if not member.answer.done():
                 member.answer.set_result(answer)
 
 
-def _fail(answer: asyncio.Future[R], error: BaseException) -> None:
-    if answer.done():
-        return
-    if isinstance(error, Exception):
-        answer.set_exception(copy(error))  # each its own, for a traceback grows where it is raised
-    else:
-        answer.cancel()
-
-
-def _is_cut_off(error: BaseException) -> bool:
+def _is_cut_off(error: Exception) -> bool:
     return isinstance(error, StoreUnavailable) and error.code == LOCKED
 
 
-def _may_be_of_one(error: BaseException) -> bool:
+def _may_be_of_one(error: Exception) -> bool:
     if isinstance(error, StoreUnavailable):
         return (error.code or "").startswith(_OF_ONE)
     # A lost answer each repeats by itself. Anything else is a mistake in what carries them out,
     # which the values of one may have led to.
-    return isinstance(error, Exception) and not isinstance(error, AnswerLost)
+    return not isinstance(error, AnswerLost)
 
 
 def about_admit(command: Command) -> tuple[Hashable, ...]:

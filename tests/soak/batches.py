@@ -93,8 +93,8 @@ BATCHES = [
     Mutant(
         _PY,
         "a poisoned command fails alone",
-        "if _is_cut_off(error) or (len(batch) > 1 and _may_be_of_one(error)):",
-        "if _is_cut_off(error):",
+        "if len(batch) == 1 or not (_is_cut_off(error) or _may_be_of_one(error)):",
+        "if len(batch) == 1 or not _is_cut_off(error):",
         (f"{_FORMED}test_of_a_batch_with_poison_only_the_poisoned_fails_and_the_lane_goes_on",),
     ),
     Mutant(

@@ -27,6 +27,7 @@ _ISSUING = "tests/unit/core/test_issuing.py::"
 _ISSUES = "tests/e2e/test_fences.py::"
 _AUTH = "tests/unit/core/test_auth.py::"
 _STORE = "tests/contract/test_command_store.py::"
+_BATCHES = "tests/contract/test_store_batches.py::"
 _RACES = "tests/integration/test_store_concurrency.py::"
 _OPERATOR = "tests/integration/test_operator.py::"
 _TENANTS = "tests/integration/test_keys.py::"
@@ -309,10 +310,10 @@ _SQL = [
     ),
     Mutant(
         "migrations/0019_floods.sql",
-        "a stale command leaves evidence",
+        "a stale command leaves evidence, also where another is open",
         "             where j.stale\n",
         "             where false\n",
-        (f"{_STORE}test_a_lower_fence_is_refused_with_evidence_and_an_equal_one_passes",),
+        (f"{_BATCHES}test_every_kind_alone_in_a_batch_with_a_new_one[stale, busy]",),
     ),
     Mutant(
         "migrations/0013_outcomes.sql",
