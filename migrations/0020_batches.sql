@@ -8,6 +8,10 @@ alter function gateway.admit(
 ) set plan_cache_mode = force_generic_plan;
 alter function gateway.settle(int[], bytea[], text[], uuid[], int[], bytea[], bytea[])
     set plan_cache_mode = force_generic_plan;
+alter function gateway.release(int[], bytea[], text[], uuid[], text[], boolean[])
+    set plan_cache_mode = force_generic_plan;
+alter function gateway.hold(int[], bytea[], text[], uuid[], text[], int[], bytea[])
+    set plan_cache_mode = force_generic_plan;
 
 -- Write the evidence of refusals, of which no two are equal: as gateway.refuse did for one (see 0019 for
 -- what is equal, and how many have rows of their own).
