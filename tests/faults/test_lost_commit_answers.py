@@ -6,11 +6,12 @@ attempt, which recognises its own row, so whichever was the case: one effect, on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.kit.client import assert_problem
+from tests.kit.db import Server
 from tests.kit.faults import (
     ADMIT,
     HOLD,
@@ -18,6 +19,7 @@ from tests.kit.faults import (
     SETTLE,
     Rig,
     entity_locked,
+    rig,
     terminate_backends,
     wait_for_lock_waits,
 )
@@ -31,6 +33,13 @@ LOSSES = [
     pytest.param(PgProxy.cut_after, id="committed_and_the_answer_lost"),
     pytest.param(PgProxy.cut_before, id="never_reached_the_database"),
 ]
+
+
+@pytest.fixture
+def unbatched(postgres: Server) -> Iterator[Rig]:
+    """Every admit waits for its lock where it is first asked, not only those asked alone."""
+    with rig(postgres, env={"FENCEGATE_BATCH_LIMIT": "1"}) as made:
+        yield made
 
 
 @pytest.mark.parametrize("lose", LOSSES)
@@ -62,7 +71,8 @@ def test_admit_committed_and_its_answer_lost_twice(here: Rig) -> None:
     assert_applied_once(here)
 
 
-def test_admit_still_running_on_the_server_while_its_repeat_comes(here: Rig) -> None:
+def test_admit_still_running_on_the_server_while_its_repeat_comes(unbatched: Rig) -> None:
+    here = unbatched
     here.scene.send("first")
     with entity_locked(here.database, here.scene.entity) as unlock:
         lost = here.proxy.cut_while_running(ADMIT)
