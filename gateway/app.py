@@ -23,6 +23,7 @@ from gateway.api.evidence import Reports
 from gateway.api.fences import PATH as FENCES
 from gateway.api.fences import Fences
 from gateway.api.jobs import Jobs, Lanes
+from gateway.cache import Cache, Local
 from gateway.core.budget import Shares
 from gateway.core.local import foreign
 from gateway.core.model import Headers
@@ -132,6 +133,7 @@ class Gateway:
         self._settler = Settler(
             store, self.metrics.store_retry, batch_limit=batch_limit, beside=beside
         )
+        self._cache = _cache(settings, policies, self.metrics)
         executor = Executor(
             admitter=self._admitter,
             settler=self._settler,
@@ -142,6 +144,7 @@ class Gateway:
             late=self._late,
             clock=now_s,
             on_settled=journal.settled,
+            cache=self._cache,
             line=self._line,
         )
         self.memory = Memory(settings.memory_mib * 2**20, self._several)
@@ -163,12 +166,15 @@ class Gateway:
             Mismatches(partial(audit.append, database), shares.mismatches),
             Flights(settings.max_attempts, self._several),
             self._streams(policies),
+            self._cache,
         )
         self.metrics.watch(
             attempts=lambda: len(self._endpoint.running) - self.room.count,
             waiting=lambda: self.room.count,
             key_age_s=lambda: self.keys.age_s or 0.0,
             rows_lost=lambda: self.witness.lost_rows,
+            cache_bytes=lambda: self._cache.local.size if self._cache else 0,
+            cache_entries=lambda: len(self._cache.local) if self._cache else 0,
         )
         self._retainer = Retainer(
             database,
@@ -397,6 +403,14 @@ def _check_bodies_fit(policies: Policies, memory: Memory) -> None:
                 f"request_limit of {command.rules.policy} is {limit} bytes, and all large bodies "
                 f"together may take {memory.largest}; raise {PREFIX}MEMORY_MIB, or lower it"
             )
+
+
+def _cache(settings: Settings, policies: Policies, metrics: Metrics) -> Cache | None:
+    """The cache of settled responses, where there is room and a policy for one."""
+    longest_s = max((command.rules.cache_s for command in policies.commands()), default=0)
+    if not (settings.cache_mib and longest_s):
+        return None
+    return Cache(Local(settings.cache_mib * 2**20, longest_s), now_s, metrics.cache_asked)
 
 
 def _asks(policies: Policies, clients: Mapping[str, Client], pseudonym: bytes) -> dict[str, Ask]:

@@ -25,7 +25,8 @@ _NO_DIGEST = bytes(32)
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A caller. ``salt``: the tenant's, 16 bytes. ``key_id`` is ``None`` for the anonymous one.
-    ``scopes``: what it may do, in the words of ``gateway.core.scopes``."""
+    ``scopes``: what it may do, in the words of ``gateway.core.scopes``. ``epoch``: 16 bytes that
+    change with each erasure in the tenant; empty where they are not known."""
 
     tenant: int
     name: str
@@ -33,6 +34,7 @@ class Principal:
     salt: bytes = field(repr=False)
     key_id: str | None = None
     scopes: frozenset[str] = field(kw_only=True)
+    epoch: bytes = field(default=b"", repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,3 +146,5 @@ class Rules:
     resend_conflict: frozenset[int] = frozenset()
     """Statuses by which the upstream says that the key is in use: they prove nothing."""
     probe: ProbeRules | None = None
+    cache_s: int = 0
+    """How long a replay may come from a cache; 0: never."""

@@ -42,7 +42,8 @@ class Decided:
     ``caller``: the address that it came from, as far as that can be believed;
     ``mark`` the entity's high-water mark after it. ``decision`` is the name of the decision,
     ``outcome`` what ``Gateway-Outcome`` said, ``problem`` the problem type. Durations in
-    milliseconds: of the whole request, and of its parts.
+    milliseconds: of the whole request, and of its parts. ``cache``: which one a replay came from,
+    if one.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class Decided:
     wait_ms: float | None = None
     send_ms: float | None = None
     settle_ms: float | None = None
+    cache: str | None = None
 
 
 _DECIDED = tuple(each.name for each in fields(Decided))

@@ -18,12 +18,15 @@ from gateway.core.evidence import Probed
 from gateway.core.problems import TYPES, ProblemType
 from gateway.observe.jobmetrics import NO_LABELS, JobMetrics, Labels
 
-__all__ = ["Kept", "Metrics", "Operation", "RequestOutcome"]
+__all__ = ["Asked", "Found", "Kept", "Metrics", "Operation", "RequestOutcome"]
 
 RequestOutcome = Literal[
     "applied", "replayed", "not-sent", "not-executed", "unknown", "rejected", "unguarded"
 ]
 Operation = Literal["admit", "settle", "release", "hold"]
+Found = Literal["local", "redis"]
+"""The cache in this process, and the one that processes share."""
+Asked = Literal["hit", "miss", "failed"]
 Kept = Literal["bodies", "keys", "audit", "jobs", "job_keys", "given_back", "entities"]
 
 _NO_POLICY = "none"
@@ -75,6 +78,9 @@ class Metrics:
         self._settle = self._histogram(
             "settle", "Recording one outcome, repeats included.", _STORE_BUCKETS_S
         )
+        self._asked = self._counter(
+            "cache_asked", "Looks for a replay in a cache, by what came of them.", "cache", "result"
+        )
         self.jobs = JobMetrics(self._registry, labels)
         self._show_zeros()
 
@@ -120,6 +126,10 @@ class Metrics:
         """Retention let so many rows go."""
         self._forgotten.labels(what).inc(count)
 
+    def cache_asked(self, cache: Found, result: Asked) -> None:
+        """One cache was asked for a replay."""
+        self._asked.labels(cache, result).inc()
+
     def store_retry(self, operation: Operation) -> None:
         """One statement is about to be repeated."""
         self._retries.labels(operation).inc()
@@ -131,6 +141,8 @@ class Metrics:
         waiting: Callable[[], float],
         key_age_s: Callable[[], float],
         rows_lost: Callable[[], float],
+        cache_bytes: Callable[[], float],
+        cache_entries: Callable[[], float],
     ) -> None:
         """Where the gauges read their values, at each ``render``. To be called once."""
         for name, text, read in (
@@ -146,6 +158,8 @@ class Metrics:
                 "Acknowledged rows that the database lost, until an operator acknowledges. Alarm.",
                 rows_lost,
             ),
+            ("cache_bytes", "Memory that the cache of this process takes.", cache_bytes),
+            ("cache_entries", "Responses in the cache of this process.", cache_entries),
         ):
             Gauge(f"fencegate_{name}", text, registry=self._registry).set_function(read)
 
@@ -178,5 +192,8 @@ class Metrics:
             self._probes.labels(probed)
         for what in get_args(Kept):
             self._forgotten.labels(what)
+        for cache in get_args(Found):
+            for asked in get_args(Asked):
+                self._asked.labels(cache, asked)
         for operation in get_args(Operation):
             self._retries.labels(operation)

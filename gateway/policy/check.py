@@ -99,7 +99,8 @@ def _command(command: CompiledCommand) -> Iterator[str]:
     yield (
         f"    {order} | unknown {rules.unknown} | timeout {rules.timeout_s:g} s | "
         f"settle_delay_s {rules.settle_delay_s:g} | "
-        f"kept {rules.response_days} d, key {rules.key_days} d | rules {rules.version.hex()}"
+        f"kept {rules.response_days} d, key {rules.key_days} d | cached {rules.cache_s} s | "
+        f"rules {rules.version.hex()}"
     )
     recipe = command.recipe
     ignored = ", ".join(f"/{'/'.join(map(_token, pointer))}" for pointer in recipe.ignore)

@@ -104,6 +104,7 @@ def _command(
         resend_within_s=model.resend_within_s,
         resend_conflict=frozenset(model.resend_conflict) if model.unknown == "resend" else NONE,
         probe=_probe_rules(model.probe) if model.probe is not None else None,
+        cache_s=model.cache_s,
     )
     return CompiledCommand(
         name=model.name,

@@ -200,6 +200,8 @@ class CommandModel(_Model):
     """Bytes of request body: a number, or text such as "8 MiB" (B, KiB, MiB, GiB)."""
     keep_limit: _KeptSize = 2**20
     """Bytes of response body that are recorded; a larger one is relayed and not replayed."""
+    cache_s: Annotated[int, Field(ge=0, le=86_400)] = 60
+    """Seconds from its settlement in which a replay may come from a cache; 0 is never."""
     fingerprint: FingerprintModel = FingerprintModel()
     """What must be equal for a key to be the same command."""
     retain: RetainModel = RetainModel()
@@ -257,7 +259,6 @@ _EXAMPLES: Mapping[str, str] = {
 
 _LATER: Mapping[str, str] = {
     "mode": "shadow policies are not in this release",
-    "cache_s": "caching is not in this release",
 }
 
 _TYPES: Mapping[str, tuple[str, str]] = {

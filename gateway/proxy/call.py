@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+from gateway.core.auth import Principal
 from gateway.core.command import Command
 from gateway.core.headers import handed_on
 from gateway.core.model import Rules
@@ -34,7 +35,8 @@ class Call:
     so that a try which may still commit is never mistaken for a later one. ``barred``: why its
     caller may not send it any more. ``key_field``: the field of ``request`` that holds the
     upstream's key. ``resent``: it took over from another attempt. ``held``: the memory of its body;
-    ``flight``: its place among the attempts in flight."""
+    ``flight``: its place among the attempts in flight. ``principal``: who sent it; without one it
+    has nothing to do with the cache."""
 
     command: Command
     rules: Rules
@@ -47,6 +49,7 @@ class Call:
     resent: bool = False
     held: Held = field(default_factory=Held, repr=False)
     flight: Flight = field(default_factory=Flight, repr=False)
+    principal: Principal | None = None
 
     @property
     def hop(self) -> bytes | None:

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from gateway import faults
+from gateway.cache import Cache
+from gateway.core.decide import Replay
 from gateway.core.headers import values
 from gateway.core.model import Headers, Rules
 from gateway.core.problems import Problem
-from gateway.proxy.answer import Answer, of_problem
+from gateway.proxy.answer import Answer, of_problem, replay
 from gateway.proxy.background import Background
 from gateway.proxy.body import Gone, Inflow, announced, drain
 from gateway.proxy.execute import Executor, Trace
@@ -42,7 +44,8 @@ class Endpoint:
     """Intake, execution and response for one process.
 
     ``audit`` appends the evidence of a refusal that was decided outside the admit statement.
-    ``streams``: the places for what is not guarded, by upstream.
+    ``streams``: the places for what is not guarded, by upstream. ``cache``: replays that need
+    nobody else.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Endpoint:
         audit: Callable[[Refused], Awaitable[Problem | None]],
         flights: Flights,
         streams: Mapping[str, Places],
+        cache: Cache | None = None,
     ) -> None:
         self._intake = intake
         self._executor = executor
@@ -60,6 +64,7 @@ class Endpoint:
         self._audit = audit
         self._flights = flights
         self._streams = streams
+        self._cache = cache
         self._running = Background()
 
     @property
@@ -148,7 +153,25 @@ class Endpoint:
                 work.cancel()  # nobody waits for it: its connection is closed
                 work.add_done_callback(lambda _: place.close())
 
+    async def _recalled(self, taken: Admissible, send: Send) -> bool:
+        """Replay from the cache, if it is there: nothing is waited for, so nothing is detached."""
+        began, call = self._executor.clock(), taken.call
+        if self._cache is None or call.principal is None:
+            return False
+        response = self._cache.find(call.command, call.principal)
+        if response is None:
+            return False
+        call.held.close()
+        answer = replay(response, "answer", compared=True)
+        trace = Trace(call.command, Replay(response, "answer", compared=True), cache="local")
+        trace.total_s = self._executor.clock() - began
+        self._journal.executed(taken, trace, answer, True)
+        await respond(answer, send)
+        return True
+
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
+        if await self._recalled(taken, send):
+            return
         flight = self._take_off(taken)  # again: reading the body took its time
         if isinstance(flight, Problem):
             taken.call.held.close()

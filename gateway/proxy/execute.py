@@ -13,6 +13,7 @@ from typing import Literal, Protocol, assert_never
 from uuid import UUID
 
 from gateway import faults
+from gateway.cache import Cache
 from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal, rows_lost
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import (
@@ -47,6 +48,7 @@ from gateway.core.settle import (
 )
 from gateway.errors import RowsLost, StoreUnavailable
 from gateway.limits import ADMIT_TURN_S
+from gateway.observe.metrics import Found
 from gateway.proxy.admitting import Admitted, Admitter
 from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
 from gateway.proxy.background import Background
@@ -97,6 +99,7 @@ class Trace:
     send_s: float = 0.0
     result: SettleResult | None = None
     settle_s: float = 0.0
+    cache: Found | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class Executor:
     on_settled: Callable[[Command, SettleResult, float], None]
     """Hears of every settle and how many seconds it took, also of those after the answer;
     "duplicate" is an alarm."""
+    cache: Cache | None = None
     line: Line = field(default_factory=lambda: Line(2**31, limit=2**31, limit_per_topic=2**31))
 
     async def run(self, call: Call, gone: asyncio.Event, trace: Trace) -> Answer | None:
@@ -182,6 +186,8 @@ class Executor:
             raise
         else:
             trace.decision = admitted.decision
+            if self.cache is not None:
+                self.cache.saw(call.command, _mark(call.command, admitted.decision))
             if not isinstance(admitted.decision, Forward):
                 lost_until = admitted.lost_until
             return admitted
@@ -344,7 +350,7 @@ class Executor:
                     return self._not_recorded(call)
                 return self._relay(call, transfer, outcome)
             case Answered(response, kept):
-                settled = self._settle(Settle(call.command, response, kept), trace)
+                settled = self._settle(Settle(call.command, response, kept), trace, call)
                 if not await self._until(limits, self.background.spawn(settled)):
                     transfer.close()
                     return self._not_recorded(call)
@@ -370,14 +376,24 @@ class Executor:
         transfer.close()
         return relay(outcome.response, label)
 
-    async def _settle(self, settle: Settle, trace: Trace | None) -> None:
+    async def _settle(
+        self, settle: Settle, trace: Trace | None = None, call: Call | None = None
+    ) -> None:
+        """``call``: whose answer in time this is, if it is one."""
         began = self.clock()
         result = await self.settler.settle(settle)
         settle_s = self.clock() - began
         self._changed(settle.command)
         if trace is not None:
             trace.result, trace.settle_s = result, settle_s
+        if call is not None and result == "settled" and settle.keep_body:
+            self._keep(call, settle)
         self.on_settled(settle.command, result, settle_s)
+
+    def _keep(self, call: Call, settle: Settle) -> None:
+        """For replays. What took over from another attempt is left to the store."""
+        if self.cache is not None and call.principal is not None and not call.resent:
+            self.cache.keep(call.command, call.principal, settle.response, call.rules.cache_s)
 
     async def _release(
         self, call: Call, reason: str, lost_until: float | None, *, heard: bool
@@ -446,7 +462,7 @@ class Executor:
             faults.reach("answer.late")
             await asyncio.wait({held})  # "unknown" is on record before what heals it
             settle = Settle(call.command, outcome.response, outcome.kept)
-            self.background.spawn(self._settle(settle, None))
+            self.background.spawn(self._settle(settle))
 
     def _problem(self, call: Call, problem: Problem, outcome: Label) -> Answer:
         return of_problem(problem, outcome, call.command.request_id)
@@ -471,6 +487,13 @@ def _topic(command: Command, decision: Decision) -> Topic | None:
             return Entity(command.tenant, command.entity)
         case _:
             return None
+
+
+def _mark(command: Command, decision: Decision) -> int | None:
+    """The high-water mark of the entity, as far as a decision tells. A good fence is it."""
+    if isinstance(decision, RejectStale | RejectNotHeld):
+        return decision.mark
+    return command.fence
 
 
 def _judge(call: Call, exchange: Exchange) -> Outcome:

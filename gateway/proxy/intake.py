@@ -286,6 +286,7 @@ class Intake:
                 barred=lambda: self._barred(headers, match),
                 key_field=match.command.send_key,
                 held=held,
+                principal=identity.principal,
             ),
         )
 

@@ -72,7 +72,8 @@ class Journal:
     def executed(self, done: Admissible, trace: Trace, answer: Answer, delivered: bool) -> None:
         """A call came to its end, whether or not its caller is still there."""
         self._count(done.call.command.policy, answer)
-        self._measure(done.call.command.policy, trace)
+        if trace.cache is None:
+            self._measure(done.call.command.policy, trace)
         self._log(done, trace, answer.status, answer.outcome, answer.problem)
         if not delivered:
             log.event("answer_not_delivered", request_id=done.identity.request_id)
@@ -164,13 +165,14 @@ class Journal:
                 else None,
                 decision=type(trace.decision).__name__ if trace.decision else None,
                 problem=problem,
-                attempt=str(command.attempt),
+                attempt=str(command.attempt) if trace.cache is None else None,
                 upstream_status=_status(trace.exchange),
                 duration_ms=_ms(trace.total_s),
-                admit_ms=_ms(trace.admit_s),
+                admit_ms=_ms(trace.admit_s) if trace.cache is None else None,
                 wait_ms=_ms(trace.wait_s) if trace.wait_s is not None else None,
                 send_ms=_ms(trace.send_s) if trace.exchange is not None else None,
                 settle_ms=_ms(trace.settle_s) if trace.result is not None else None,
+                cache=trace.cache,
             )
         )
 

@@ -176,14 +176,15 @@ def _snapshot(rows: Sequence[asyncpg.Record]) -> Snapshot:
     ever = False
     for row in rows:
         tenant, name, salt = row["tenant"], row["tenant_name"], row["salt"]
+        epoch = row["erasure_epoch"].bytes
         if row["key_id"] is None:
-            anonymous = Principal(tenant, "anonymous", name, salt, scopes=ALL)
+            anonymous = Principal(tenant, "anonymous", name, salt, scopes=ALL, epoch=epoch)
             continue
         ever = True
         if not row["revoked"]:
             scopes = _effective(_recorded(row))
             principal = Principal(
-                tenant, row["principal"], name, salt, row["key_id"], scopes=scopes
+                *(tenant, row["principal"], name, salt, row["key_id"]), scopes=scopes, epoch=epoch
             )
             keys[tenant, row["key_id"]] = CallerKey(principal, row["secret_digest"])
     return Snapshot(keys, None if ever else anonymous)

@@ -33,6 +33,12 @@ _READY = re.compile(r"^Fencegate \S+ on (http://\S+)$")
 _START_S = 30.0
 
 
+def caches() -> dict[str, str]:
+    """Settings by which every test of gateways runs without the cache of settled responses:
+    ``TEST_CACHES=off``."""
+    return {"FENCEGATE_CACHE_MIB": "0"} if os.environ.get("TEST_CACHES") == "off" else {}
+
+
 def policy(
     upstream: str, *commands: str, name: str = "pay", mount: str = "/pay", head: str = ""
 ) -> str:
@@ -128,7 +134,13 @@ class GatewayProcess:
                 *(sys.executable, "-m", "gateway.cli", "serve", "--policies", self._folder.name),
                 *("--port", str(self.port), *self._arguments),
             ],
-            env={**environment, "FENCEGATE_DATABASE_URL": self.database, **_of_run(), **self._env},
+            env={
+                **environment,
+                **caches(),
+                **_of_run(),
+                "FENCEGATE_DATABASE_URL": self.database,
+                **self._env,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -99,7 +99,7 @@ select tenant, name, salt from gateway.tenants order by tenant;
 -- name: snapshot
 -- guard: none, it only reads, in one statement: keys and "has any ever existed" are of one moment.
 -- Revoked keys come along, because they count as having existed.
-select t.tenant, t.name as tenant_name, t.salt, k.key_id, k.principal, k.secret_digest,
+select t.tenant, t.name as tenant_name, t.salt, t.erasure_epoch, k.key_id, k.principal, k.secret_digest,
        k.revoked_at is not null as revoked, k.scopes
   from gateway.tenants t
   left join gateway.caller_keys k on k.tenant = t.tenant

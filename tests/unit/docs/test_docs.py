@@ -137,7 +137,12 @@ def test_every_label_is_explained() -> None:
 def test_every_metric_is_listed() -> None:
     table = rows(section(read("docs/wire.md"), "## Metrics"))
     metrics = Metrics()
-    metrics.watch(attempts=lambda: 0, waiting=lambda: 0, key_age_s=lambda: 0, rows_lost=lambda: 0)
+    metrics.watch(
+        **dict.fromkeys(
+            ("attempts", "waiting", "key_age_s", "rows_lost", "cache_bytes", "cache_entries"),
+            lambda: 0,
+        )
+    )
     rendered = re.findall(r"^# TYPE (\S+) ", metrics.render()[0].decode(), re.MULTILINE)
     expected = [name for name in rendered if not name.endswith("_created")]
     assert [words(row[0])[0] for row in table] == expected

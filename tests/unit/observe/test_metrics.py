@@ -88,6 +88,8 @@ def test_gauges_are_read_when_they_are_rendered() -> None:
         waiting=lambda: 2,
         key_age_s=lambda: 3.5,
         rows_lost=lambda: 4,
+        cache_bytes=lambda: 5,
+        cache_entries=lambda: 6,
     )
     assert value(read(metrics), "attempts_in_flight") == 1
     now["attempts"] = 9
@@ -96,6 +98,8 @@ def test_gauges_are_read_when_they_are_rendered() -> None:
     assert value(samples, "waiting_callers") == 2
     assert value(samples, "key_snapshot_age_seconds") == 3.5
     assert value(samples, "rows_lost") == 4
+    assert value(samples, "cache_bytes") == 5
+    assert value(samples, "cache_entries") == 6
 
 
 def test_two_instances_share_nothing() -> None:

@@ -52,6 +52,7 @@ def test_the_example_states_the_defaults(load_text: Load) -> None:
         key_days=400,
         issuer="outside",
         version=version,
+        cache_s=60,
     )
     assert charge.fence_limit == OUTSIDE_LIMIT
     assert (charge.send_key, charge.send_fence, charge.pass_authorization) == (None, None, False)

@@ -1,0 +1,83 @@
+"""What is kept of one settled response: plain bytes, so that the garbage collector has nothing to
+look at, and that a process which reads it back can tell whether it is what was written.
+
+An entry is found by its *name*: erasure epoch, key digest and fingerprint. Each of them is the
+tenant's own (the epoch is random, the others are keyed with its salt), so a name says whose it is,
+and one that differs in any of them is another entry. After an erasure in the tenant no name of
+before is asked for any more.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import NamedTuple
+
+from gateway.core.auth import Principal
+from gateway.core.command import Command
+from gateway.core.headers import decode_lines, encode_lines, recordable
+from gateway.core.model import Response
+
+__all__ = ["ENTRY_LIMIT", "Entry", "name_of", "pack", "seal", "unpack", "unseal"]
+
+ENTRY_LIMIT = 256 * 1024
+"""Bytes of an entry at most. Larger bodies may be recorded without their body after the answer (see
+``gateway.proxy.settling``), and one of them would drive out hundreds of others."""
+
+_HEAD = struct.Struct("<dqHI")
+_NO_FENCE = -1
+_SEAL = 16
+_PERSON = b"fg-cached-1"
+"""The form of an entry. Change its number with the form: what another release sealed is a miss."""
+
+
+class Entry(NamedTuple):
+    """``end_s``: until when it answers, on the clock of whoever packed it. ``fence``: the one that
+    the command was admitted with."""
+
+    end_s: float
+    fence: int | None
+    response: Response
+
+
+def name_of(command: Command, principal: Principal) -> bytes:
+    """64 bytes; empty where the epoch is not known, and then nothing may be cached."""
+    epoch = principal.epoch
+    return epoch + command.key_digest + command.fingerprint if epoch else b""
+
+
+def pack(entry: Entry) -> bytes:
+    """The response as the store would give it back: the fields that are recorded, and the body."""
+    end_s, fence, response = entry
+    head = encode_lines(recordable(response.headers))
+    start = _HEAD.pack(end_s, _NO_FENCE if fence is None else fence, response.status, len(head))
+    return b"".join((start, head, response.body))
+
+
+def unpack(record: bytes) -> Entry:
+    """The inverse of ``pack``, for what was packed here or unsealed."""
+    end_s, fence, status, length = _HEAD.unpack_from(record)
+    body = _HEAD.size + length
+    head = decode_lines(record[_HEAD.size : body])
+    return Entry(
+        end_s, None if fence == _NO_FENCE else fence, Response(status, head, record[body:])
+    )
+
+
+def seal(salt: bytes, name: bytes, record: bytes) -> bytes:
+    """``record``, to be kept where others can write: nobody without the tenant's ``salt`` makes one
+    that opens, nor one of another name."""
+    return _digest(salt, name, record) + record
+
+
+def unseal(salt: bytes, name: bytes, sealed: bytes) -> bytes | None:
+    """The record, if it was sealed under this name and has not changed since."""
+    digest, record = sealed[:_SEAL], sealed[_SEAL:]
+    return record if compare_digest(digest, _digest(salt, name, record)) else None
+
+
+def _digest(salt: bytes, name: bytes, record: bytes) -> bytes:
+    digest = blake2b(name, key=salt, digest_size=_SEAL, person=_PERSON)
+    digest.update(record)
+    return digest.digest()
