@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from gateway.api.evidence import Reports
 from gateway.api.fences import PATH as FENCES
 from gateway.api.fences import Fences
 from gateway.api.jobs import Jobs, Lanes
-from gateway.cache import Cache, Local
+from gateway.cache import Cache, Local, Shared
 from gateway.core.budget import Shares
 from gateway.core.local import foreign
 from gateway.core.model import Headers
@@ -133,7 +134,7 @@ class Gateway:
         self._settler = Settler(
             store, self.metrics.store_retry, batch_limit=batch_limit, beside=beside
         )
-        self._cache = _cache(settings, policies, self.metrics)
+        self._cache = _cache(settings, policies, self.metrics, pseudonym)
         executor = Executor(
             admitter=self._admitter,
             settler=self._settler,
@@ -229,6 +230,8 @@ class Gateway:
         self._reaper.start()
         self._prober.start()
         self._retainer.start()
+        if self._cache is not None:
+            self._cache.start()
         self._poll = asyncio.create_task(self.room.poll(), name="wait room")
 
     def stop_admitting(self) -> None:
@@ -267,6 +270,8 @@ class Gateway:
         clients = (self._clients, self._passages, self._probes)
         for client in (each for named in clients for each in named.values()):
             await client.close()
+        if self._cache is not None:
+            await self._cache.close()
         await self._database.close()
         if self._poll is not None:
             self._poll.cancel()
@@ -405,12 +410,18 @@ def _check_bodies_fit(policies: Policies, memory: Memory) -> None:
             )
 
 
-def _cache(settings: Settings, policies: Policies, metrics: Metrics) -> Cache | None:
-    """The cache of settled responses, where there is room and a policy for one."""
+def _cache(
+    settings: Settings, policies: Policies, metrics: Metrics, pseudonym: bytes
+) -> Cache | None:
+    """The cache of settled responses, where a policy has use for one and there is a place."""
     longest_s = max((command.rules.cache_s for command in policies.commands()), default=0)
-    if not (settings.cache_mib and longest_s):
+    url, room = settings.redis_url, settings.cache_mib * 2**20
+    if not longest_s or not (room or url):
         return None
-    return Cache(Local(settings.cache_mib * 2**20, longest_s), now_s, metrics.cache_asked)
+    shared = None if url is None else Shared(url, pseudonym + b":", metrics.cache_wrote)
+    return Cache(
+        Local(room, longest_s), shared, clock=now_s, wall=time.time, asked=metrics.cache_asked
+    )
 
 
 def _asks(policies: Policies, clients: Mapping[str, Client], pseudonym: bytes) -> dict[str, Ask]:

@@ -54,6 +54,16 @@ class Settings(BaseSettings):
         default=None,
         description="File that holds the DSN instead, as container platforms hand out secrets.",
     )
+    redis_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="URL of a Redis or Valkey in which the processes of this deployment share "
+        "settled responses: redis://, rediss:// (TLS) or unix://. Unset: each has its own alone.",
+    )
+    redis_url_file: Path | None = Field(
+        default=None,
+        description="File that holds that URL instead.",
+    )
     data_dir: Path = Field(
         default=Path(".fencegate"),
         description="Folder of the embedded database. Used only without a database_url.",
@@ -196,6 +206,21 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        try:
+            _ = urlsplit(value).port
+        except ValueError:
+            raise ValueError(
+                "its host or port cannot be read (percent-encode / @ : # ? in the password)"
+            ) from None
+        return value
+
     @field_validator("pool_size")
     @classmethod
     def _is_enough(cls, value: int) -> int:
@@ -251,7 +276,7 @@ def load_settings() -> Settings:
     if os.environ.get(f"{PREFIX}DATABASE_URL") == "":
         # A secret that failed to arrive must not become a new, empty database without keys.
         mistakes.append(f"{PREFIX}DATABASE_URL is set but empty; set a DSN, or unset it")
-    given = _database_url(mistakes)
+    given = {**_from_file("database_url", mistakes), **_from_file("redis_url", mistakes)}
     try:
         settings = Settings(**given)
     except ValidationError as error:
@@ -262,20 +287,21 @@ def load_settings() -> Settings:
     raise ConfigurationError("; ".join(mistakes))
 
 
-def _database_url(mistakes: list[str]) -> dict[str, Any]:
-    """The DSN where it stands in a file; what is wrong with that goes to ``mistakes``."""
-    variable = f"{PREFIX}DATABASE_URL_FILE"
+def _from_file(name: str, mistakes: list[str]) -> dict[str, Any]:
+    """A URL where it stands in a file; what is wrong with that goes to ``mistakes``."""
+    plain = PREFIX + name.upper()
+    variable = f"{plain}_FILE"
     path = os.environ.get(variable)
     if not path:
         return {}
-    if os.environ.get(f"{PREFIX}DATABASE_URL"):
-        mistakes.append(f"{PREFIX}DATABASE_URL and {variable} are both set; unset one of them")
+    if os.environ.get(plain):
+        mistakes.append(f"{plain} and {variable} are both set; unset one of them")
         return {}
     found = read_secret(variable, path)
     if isinstance(found, NotRead):
         mistakes.append(f"{found.problem}; {found.mend}")
         return {}
-    return {"database_url": found}
+    return {name: found}
 
 
 def _misspelt(names: Iterable[str]) -> list[str]:

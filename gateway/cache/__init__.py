@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from gateway.cache.cache import Cache
 from gateway.cache.local import Local
+from gateway.cache.look import look
 from gateway.cache.record import ENTRY_LIMIT
+from gateway.cache.shared import Shared
 
-__all__ = ["ENTRY_LIMIT", "Cache", "Local"]
+__all__ = ["ENTRY_LIMIT", "Cache", "Local", "Shared", "look"]

@@ -1,38 +1,74 @@
 """Which replays may come from a cache, and from which.
 
 An entry answers only for the very same command: key, fingerprint (which covers the rule version)
-and a fence that is absent or the one it was admitted with, so that a higher fence always reaches
-admit and is remembered. It ends with ``cache_s`` of its policy, which is shorter than anything is
-kept in the store; an erasure in the tenant ends all of the tenant's at once.
+and a fence that is absent or the one that the store took with it, so that a higher fence always
+reaches admit and is remembered. It ends with ``cache_s`` of its policy, which is shorter than
+anything is kept in the store; an erasure in the tenant ends all of the tenant's at once.
 
-Only what the upstream answered to the first attempt, while it was heard here, and what the store
-has recorded as that, gets in. Where fences are issued here, commands that carry one are left out:
-who holds an entity now, the store alone knows.
+Only an answer in time gets in, as it was recorded or as the store replayed it. Where fences are
+issued here, commands that carry one are left out: who holds an entity now, the store alone knows.
+
+This process is asked before the store. Redis is asked after it, where it could not answer: a new
+command would pay for each question, and to a repeated one the store answers as fast.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from gateway.cache.local import Local
-from gateway.cache.record import ENTRY_LIMIT, Entry, name_of, pack, unpack
+from gateway.cache.record import ENTRY_LIMIT, Entry, name_of, pack, seal, unpack, unseal
+from gateway.cache.shared import Shared
 from gateway.core.auth import Principal
 from gateway.core.command import Command
+from gateway.core.decide import Replay
 from gateway.core.model import Response
 from gateway.observe.metrics import Asked, Found
 
 __all__ = ["Cache"]
 
+_KEPT_S = 86_400
+"""No policy forgets a response earlier, so one that is younger ends with ``cache_s``."""
+
+_SWEEP_S = 15.0
+"""What has ended leaves the memory a quarter of its time later at the latest, and then so much."""
+
 
 class Cache:
-    """``clock``: seconds, monotonic, counting suspend. ``asked``: hears of every look."""
+    """``clock``: seconds, monotonic, counting suspend; ``wall``: seconds since 1970, which other
+    processes understand. ``asked``: hears of every look."""
 
     def __init__(
-        self, local: Local, clock: Callable[[], float], asked: Callable[[Found, Asked], None]
+        self,
+        local: Local,
+        shared: Shared | None,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        asked: Callable[[Found, Asked], None],
     ) -> None:
         self.local = local
+        self.shared = shared
         self._clock = clock
+        self._wall = wall
         self._asked = asked
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Go on letting go of what has ended."""
+        self._sweeper = asyncio.create_task(self._sweep(), name="cache sweep")
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self.shared is not None:
+            await self.shared.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.local.sweep(self._clock())
 
     def find(self, command: Command, principal: Principal) -> Response | None:
         """What this process knows to replay; ``None``: somebody else must be asked."""
@@ -41,6 +77,26 @@ class Cache:
         hit = entry is not None and entry.end_s > self._clock() and self._fits(command, entry.fence)
         self._asked("local", "hit" if hit else "miss")
         return entry.response if entry is not None and hit else None
+
+    async def ask(self, command: Command, principal: Principal, cache_s: int) -> Response | None:
+        """What other processes know to replay. It takes at most ``shared.READ_S``."""
+        name = name_of(command, principal)
+        if self.shared is None or not name or not cache_s or _issued_here(command):
+            return None
+        sealed = await self.shared.get(command.key_digest)
+        if sealed is None or sealed == "failed":
+            self._asked("redis", sealed or "miss")
+            return None
+        record = unseal(principal.salt, name, sealed)
+        entry = None if record is None else unpack(record)
+        # By a clock that is not ours: it ends no later than if it had begun now.
+        left_s = 0.0 if entry is None else min(entry.end_s - self._wall(), cache_s)
+        if entry is None or left_s <= 0 or not self._fits(command, entry.fence):
+            self._asked("redis", "miss")
+            return None
+        self._asked("redis", "hit")
+        self._put(name, entry, left_s)
+        return entry.response
 
     def keep(
         self, command: Command, principal: Principal, response: Response, cache_s: int
@@ -52,10 +108,28 @@ class Cache:
             return
         if _issued_here(command) or not self._fits(command, command.fence):
             return
+        entry = Entry(self._wall() + cache_s, command.fence, response)
+        self._put(name, entry, cache_s)
+        if self.shared is not None:
+            sealed = seal(principal.salt, name, pack(entry))
+            if len(sealed) <= ENTRY_LIMIT:
+                self.shared.put(command.key_digest, sealed, cache_s * 1000)
+
+    def replayed(
+        self, command: Command, principal: Principal, decision: Replay, cache_s: int
+    ) -> None:
+        """The store gave ``decision``, so a fence that ``command`` has is its entity's mark."""
+        name = name_of(command, principal)
+        left_s = min(cache_s, _KEPT_S - decision.age_ms / 1000)
+        own = decision.settled_by == "answer" and decision.compared
+        if name and own and left_s > 0 and not _issued_here(command):
+            self._put(name, Entry(0.0, command.fence, decision.response), left_s)
+
+    def _put(self, name: bytes, entry: Entry, left_s: float) -> None:
         now_s = self._clock()
-        record = pack(Entry(now_s + cache_s, command.fence, response))
+        record = pack(entry._replace(end_s=now_s + left_s))
         if len(record) <= ENTRY_LIMIT:
-            self.local.put(name, record, now_s, now_s + cache_s)
+            self.local.put(name, record, now_s, now_s + left_s)
 
     def saw(self, command: Command, mark: int | None) -> None:
         """``mark`` is the high-water mark of the command's entity, by the store; ``None``: it did

@@ -1,10 +1,10 @@
 """What is kept of one settled response: plain bytes, so that the garbage collector has nothing to
 look at, and that a process which reads it back can tell whether it is what was written.
 
-An entry is found by its *name*: erasure epoch, key digest and fingerprint. Each of them is the
-tenant's own (the epoch is random, the others are keyed with its salt), so a name says whose it is,
-and one that differs in any of them is another entry. After an erasure in the tenant no name of
-before is asked for any more.
+An entry is found by its *name*: erasure epoch, key digest, fingerprint, and the digest of upstream
+and account. The first three are the tenant's own (the epoch is random, the others are keyed with
+its salt), so a name says whose it is. After an erasure in the tenant no name of before is asked for
+any more. The last keeps apart what a copy of a database did elsewhere, where both share a Redis.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ class Entry(NamedTuple):
 
 
 def name_of(command: Command, principal: Principal) -> bytes:
-    """64 bytes; empty where the epoch is not known, and then nothing may be cached."""
+    """80 bytes; empty where the epoch is not known, and then nothing may be cached."""
     epoch = principal.epoch
-    return epoch + command.key_digest + command.fingerprint if epoch else b""
+    if not epoch:
+        return b""
+    return epoch + command.key_digest + command.fingerprint + command.upstream_digest
 
 
 def pack(entry: Entry) -> bytes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 
+from gateway.cache import look
 from gateway.cli.database import operator_database
 from gateway.cli.options import Subparsers, add_command, add_format
 from gateway.cli.rows import Writer
-from gateway.core.diagnosis import GUARANTEES, diagnose
+from gateway.core.diagnosis import GUARANTEES, Finding, diagnose
 from gateway.settings import load_settings
 from gateway.store.examine import examine
 
@@ -44,7 +45,8 @@ def _doctor(options: argparse.Namespace) -> int:
         )
     writer = Writer(options.format, ("verdict", "check", "found", "means"))
     failed = False
-    for finding in diagnose(observed):
+    findings = [*diagnose(observed), *_cache(settings.redis_url)]
+    for finding in findings:
         writer.add((finding.verdict, finding.check, finding.found, finding.means))
         failed = failed or finding.verdict == "fails"
     writer.close()
@@ -53,3 +55,8 @@ def _doctor(options: argparse.Namespace) -> int:
         for name, title in GUARANTEES.items():
             print(f"  {name}  {title}")
     return 1 if failed else 0
+
+
+def _cache(url: str | None) -> list[Finding]:
+    """Of the Redis that processes share, where there is one."""
+    return [] if url is None else [asyncio.run(look(url))]

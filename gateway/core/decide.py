@@ -10,7 +10,7 @@ wins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
@@ -138,11 +138,13 @@ class RejectReused:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Row 4. ``compared`` is false where the fingerprints had different rule versions."""
+    """Row 4. ``compared`` is false where the fingerprints had different rule versions.
+    ``age_ms``: since the command was first admitted, so at least since it was settled."""
 
     response: Response
     settled_by: SettledBy
     compared: bool
+    age_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +345,7 @@ def _existing(known: Known) -> Decision:
             settled_by = known.settled_by or "answer"
             if known.response is None:
                 return RejectNotRetained(known.status, settled_by, compared)
-            return Replay(known.response, settled_by, compared)
+            return Replay(known.response, settled_by, compared, known.age_ms)
         case "in-flight":
             return WaitForKey(known.remaining_ms)
         case "unknown":

@@ -7,6 +7,7 @@ else comes from this package's own lists. Nothing that a caller sends can add a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,7 +19,7 @@ from gateway.core.evidence import Probed
 from gateway.core.problems import TYPES, ProblemType
 from gateway.observe.jobmetrics import NO_LABELS, JobMetrics, Labels
 
-__all__ = ["Asked", "Found", "Kept", "Metrics", "Operation", "RequestOutcome"]
+__all__ = ["Asked", "Found", "Kept", "Metrics", "Operation", "RequestOutcome", "Wrote"]
 
 RequestOutcome = Literal[
     "applied", "replayed", "not-sent", "not-executed", "unknown", "rejected", "unguarded"
@@ -27,6 +28,7 @@ Operation = Literal["admit", "settle", "release", "hold"]
 Found = Literal["local", "redis"]
 """The cache in this process, and the one that processes share."""
 Asked = Literal["hit", "miss", "failed"]
+Wrote = Literal["written", "failed", "dropped"]
 Kept = Literal["bodies", "keys", "audit", "jobs", "job_keys", "given_back", "entities"]
 
 _NO_POLICY = "none"
@@ -81,6 +83,9 @@ class Metrics:
         self._asked = self._counter(
             "cache_asked", "Looks for a replay in a cache, by what came of them.", "cache", "result"
         )
+        self._wrote = self._counter(
+            "cache_writes", "Responses for the cache in Redis, by what became of them.", "result"
+        )
         self.jobs = JobMetrics(self._registry, labels)
         self._show_zeros()
 
@@ -129,6 +134,10 @@ class Metrics:
     def cache_asked(self, cache: Found, result: Asked) -> None:
         """One cache was asked for a replay."""
         self._asked.labels(cache, result).inc()
+
+    def cache_wrote(self, result: Wrote, count: int) -> None:
+        """So many responses were to be kept in Redis."""
+        self._wrote.labels(result).inc(count)
 
     def store_retry(self, operation: Operation) -> None:
         """One statement is about to be repeated."""
@@ -192,8 +201,9 @@ class Metrics:
             self._probes.labels(probed)
         for what in get_args(Kept):
             self._forgotten.labels(what)
-        for cache in get_args(Found):
-            for asked in get_args(Asked):
-                self._asked.labels(cache, asked)
+        for cache, asked in product(get_args(Found), get_args(Asked)):
+            self._asked.labels(cache, asked)
+        for wrote in get_args(Wrote):
+            self._wrote.labels(wrote)
         for operation in get_args(Operation):
             self._retries.labels(operation)

@@ -201,7 +201,8 @@ class CommandModel(_Model):
     keep_limit: _KeptSize = 2**20
     """Bytes of response body that are recorded; a larger one is relayed and not replayed."""
     cache_s: Annotated[int, Field(ge=0, le=86_400)] = 60
-    """Seconds from its settlement in which a replay may come from a cache; 0 is never."""
+    """Seconds after an answer was heard or replayed in which a replay may come from a cache; 0 is
+    never."""
     fingerprint: FingerprintModel = FingerprintModel()
     """What must be equal for a key to be the same command."""
     retain: RetainModel = RetainModel()

@@ -157,6 +157,17 @@ class Executor:
             faults.reach("wait.woken")
             woken_for = topic
 
+    async def _recall(self, call: Call, trace: Trace) -> Answer | None:
+        """What another process has put into the shared cache. Where the store answers, it is asked
+        first: it must be for a new command, and for a repeated one it costs no more."""
+        if self.cache is None or self.cache.shared is None or call.principal is None:
+            return None
+        response = await self.cache.ask(call.command, call.principal, call.rules.cache_s)
+        if response is None:
+            return None
+        trace.cache, trace.decision = "redis", Replay(response, "answer", compared=True)
+        return replay(response, "answer", compared=True)
+
     async def _ask(
         self, call: Call, wait_until: float, trace: Trace
     ) -> tuple[Plan, Admitted] | Answer:
@@ -169,7 +180,7 @@ class Executor:
                 limits = plan(self.clock(), call.rules)
                 return limits, await self._admit(call, limits, trace)
         except StoreUnavailable as error:
-            return _store_unavailable(call, error)
+            return await self._recall(call, trace) or _store_unavailable(call, error)
         except (Late, Full) as none:
             return _overloaded(call, str(none))
 
@@ -186,8 +197,7 @@ class Executor:
             raise
         else:
             trace.decision = admitted.decision
-            if self.cache is not None:
-                self.cache.saw(call.command, _mark(call.command, admitted.decision))
+            self._learn(call, admitted.decision)
             if not isinstance(admitted.decision, Forward):
                 lost_until = admitted.lost_until
             return admitted
@@ -389,6 +399,14 @@ class Executor:
         if call is not None and result == "settled" and settle.keep_body:
             self._keep(call, settle)
         self.on_settled(settle.command, result, settle_s)
+
+    def _learn(self, call: Call, decision: Decision) -> None:
+        """What the store said of an entity's fences, and of an answer, is worth knowing here."""
+        if self.cache is None:
+            return
+        self.cache.saw(call.command, _mark(call.command, decision))
+        if isinstance(decision, Replay) and call.principal is not None:
+            self.cache.replayed(call.command, call.principal, decision, call.rules.cache_s)
 
     def _keep(self, call: Call, settle: Settle) -> None:
         """For replays. What took over from another attempt is left to the store."""

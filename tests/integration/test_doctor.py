@@ -18,6 +18,8 @@ from tests.kit.db import Server, dsn_of, execute, open_folder, server
 from tests.kit.faults import until
 from tests.kit.operating import fencegate
 from tests.kit.standby import pair
+from tests.kit.upstream import closed_port
+from tests.kit.valkey import valkey
 
 
 def findings(dsn: str, **env: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -231,3 +233,14 @@ def test_no_database_is_no_finding(tmp_path: Path) -> None:
     assert done.code == 2
     gone = dsn_of("postgresql://x:y@127.0.0.1:1/x", "x")
     assert fencegate("doctor", dsn=gone).code == 1
+
+
+def test_what_it_says_of_redis(database: str) -> None:
+    with valkey() as redis:
+        assert findings(database, FENCEGATE_REDIS_URL=redis.url)[1]["cache"][0] == "ok"
+        redis.ask("REPLICAOF", "127.0.0.1", closed_port())
+        verdict, found = findings(database, FENCEGATE_REDIS_URL=redis.url)[1]["cache"]
+        assert verdict == "warning"
+        assert "takes no entries: ReadOnlyError" in found
+    code, lines = findings(database, FENCEGATE_REDIS_URL=redis.url.replace("//", "//:hush@"))
+    assert (code, lines["cache"]) == (0, ("warning", "it cannot be asked: ConnectionError"))

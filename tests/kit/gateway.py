@@ -26,6 +26,7 @@ from typing import Any
 from tests.kit.client import Caller, Exchange, Fields, Reply
 from tests.kit.db import Server, with_connection
 from tests.kit.upstream import RecordingUpstream
+from tests.kit.valkey import shared_valkey
 
 __all__ = ["Done", "GatewayProcess", "Scene", "Stack", "gateway", "policy", "rows", "stack"]
 
@@ -34,9 +35,17 @@ _START_S = 30.0
 
 
 def caches() -> dict[str, str]:
-    """Settings by which every test of gateways runs without the cache of settled responses:
-    ``TEST_CACHES=off``."""
-    return {"FENCEGATE_CACHE_MIB": "0"} if os.environ.get("TEST_CACHES") == "off" else {}
+    """Settings by which every test of gateways runs without the cache of settled responses
+    (``TEST_CACHES=off``), or with the one in Redis too (``redis``)."""
+    match os.environ.get("TEST_CACHES", "local"):
+        case "local":
+            return {}
+        case "off":
+            return {"FENCEGATE_CACHE_MIB": "0"}
+        case "redis":
+            return {"FENCEGATE_REDIS_URL": shared_valkey().url}
+        case other:
+            raise AssertionError(f"TEST_CACHES is off, local or redis, not {other}")
 
 
 def policy(
@@ -317,6 +326,13 @@ class Stack:
         until = time.monotonic() + timeout_s
         while (now := self.gauge(name)) != value:
             assert time.monotonic() < until, f"{name} is {now}, not {value}"
+
+    def wait_for_new_keys(self) -> None:
+        """Until the gateway keys were read again, by a question that is asked from now on."""
+        until = time.monotonic() + 15
+        asked = time.monotonic()
+        while self.gauge("key_snapshot_age_seconds") >= time.monotonic() - asked:
+            assert time.monotonic() < until, "the keys were not read again"
 
     def wait_for_waiters(self, count: int) -> None:
         """Until so many callers wait for a key or an entity."""

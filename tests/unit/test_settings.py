@@ -120,8 +120,30 @@ def test_all_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_that_resemble_no_setting_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCEGATE_REDIS_URL", "redis://localhost")
+    monkeypatch.setenv("FENCEGATE_SENTRY", "https://localhost")
     load_settings()
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_url_of_redis_may_stand_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    (tmp_path / "url").write_text("rediss://u:hush@h:6380/1" + end)
+    monkeypatch.setenv("FENCEGATE_REDIS_URL_FILE", str(tmp_path / "url"))
+    settings = load_settings()
+    assert settings.redis_url == "rediss://u:hush@h:6380/1"
+    assert "hush" not in repr(settings)
+    monkeypatch.setenv("FENCEGATE_REDIS_URL", "redis://h")
+    with pytest.raises(ConfigurationError, match="REDIS_URL_FILE are both set; unset one of them"):
+        load_settings()
+
+
+@pytest.mark.parametrize("url", ["http://h", "h:6379", "redis://u:hu/sh@h", "redis://h:port"])
+def test_a_url_that_is_no_redis_is_a_mistake(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("FENCEGATE_REDIS_URL", url)
+    with pytest.raises(ConfigurationError, match="FENCEGATE_REDIS_URL is wrong: ") as raised:
+        load_settings()
+    assert "sh@h" not in str(raised.value)
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
