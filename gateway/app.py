@@ -161,13 +161,13 @@ class Gateway:
                 settings.trusted,
                 self.memory,
                 reading,
+                self._cache,
             ),
             executor,
             journal,
             Mismatches(partial(audit.append, database), shares.mismatches),
             Flights(settings.max_attempts, self._several),
             self._streams(policies),
-            self._cache,
         )
         self.metrics.watch(
             attempts=lambda: len(self._endpoint.running) - self.room.count,

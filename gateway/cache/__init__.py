@@ -8,10 +8,11 @@ here is a miss: the store is asked, which is slower and as right.
 
 from __future__ import annotations
 
-from gateway.cache.cache import Cache
+from gateway.cache.cache import Cache, Recall
 from gateway.cache.local import Local
 from gateway.cache.look import look
 from gateway.cache.record import ENTRY_LIMIT
 from gateway.cache.shared import Shared
+from gateway.cache.verbatim import Sent
 
-__all__ = ["ENTRY_LIMIT", "Cache", "Local", "Shared", "look"]
+__all__ = ["ENTRY_LIMIT", "Cache", "Local", "Recall", "Sent", "Shared", "look"]

@@ -16,23 +16,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gateway.cache.local import Local
 from gateway.cache.record import ENTRY_LIMIT, Entry, name_of, pack, seal, unpack, unseal
 from gateway.cache.shared import Shared
+from gateway.cache.verbatim import BODY_LIMIT, Sent, Verbatim, Wish
 from gateway.core.auth import Principal
 from gateway.core.command import Command
 from gateway.core.decide import Replay
 from gateway.core.model import Response
 from gateway.observe.metrics import Asked, Found
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "Recall"]
 
 _KEPT_S = 86_400
 """No policy forgets a response earlier, so one that is younger ends with ``cache_s``."""
 
 _SWEEP_S = 15.0
 """What has ended leaves the memory a quarter of its time later at the latest, and then so much."""
+
+
+class Recall(NamedTuple):
+    """A replay from this process's cache, and the command that it is of."""
+
+    wish: Wish
+    response: Response
 
 
 class Cache:
@@ -53,6 +62,7 @@ class Cache:
         self._clock = clock
         self._wall = wall
         self._asked = asked
+        self._verbatim = Verbatim()
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,13 +80,44 @@ class Cache:
             await asyncio.sleep(_SWEEP_S)
             self.local.sweep(self._clock())
 
-    def find(self, command: Command, principal: Principal) -> Response | None:
-        """What this process knows to replay; ``None``: somebody else must be asked."""
-        record = self.local.get(name_of(command, principal))
-        entry = None if record is None else unpack(record)
-        hit = entry is not None and entry.end_s > self._clock() and self._fits(command, entry.fence)
-        self._asked("local", "hit" if hit else "miss")
-        return entry.response if entry is not None and hit else None
+    def again(self, sent: Sent, principal: Principal) -> Recall | None:
+        """What this process knows to replay to the very bytes that it did before."""
+        if len(sent.body) > BODY_LIMIT:
+            return None
+        wish = self._verbatim.get(sent, principal)
+        if wish is None or wish.name[: len(principal.epoch)] != principal.epoch:
+            return None
+        response = self._look(wish)
+        if response is None:
+            return None
+        self._asked("local", "hit")
+        return Recall(wish, response)
+
+    def find(self, command: Command, principal: Principal, sent: Sent) -> Recall | None:
+        """What this process knows to replay to ``command``, which came as ``sent``; ``None``:
+        somebody else must be asked."""
+        wish = Wish(
+            name_of(command, principal),
+            command.key_digest,
+            command.policy,
+            command.tenant,
+            command.entity,
+            command.fence,
+        )
+        response = self._look(wish)
+        self._asked("local", "miss" if response is None else "hit")
+        if response is None:
+            return None
+        self._verbatim.add(sent, principal, wish)
+        return Recall(wish, response)
+
+    def _look(self, wish: Wish) -> Response | None:
+        record = self.local.get(wish.name)
+        if record is None:
+            return None
+        entry = unpack(record)
+        fits = entry.end_s > self._clock() and self._fits(wish, entry.fence)
+        return entry.response if fits else None
 
     async def ask(self, command: Command, principal: Principal, cache_s: int) -> Response | None:
         """What other processes know to replay. It takes at most ``shared.READ_S``."""
@@ -137,7 +178,7 @@ class Cache:
         if mark is not None:
             self.local.saw(_entity(command), mark, self._clock())
 
-    def _fits(self, command: Command, fence: int | None) -> bool:
+    def _fits(self, command: Command | Wish, fence: int | None) -> bool:
         if command.fence is None:
             return True
         if command.fence != fence:
@@ -150,5 +191,5 @@ def _issued_here(command: Command) -> bool:
     return command.issuer_here and command.fence is not None
 
 
-def _entity(command: Command) -> str:
+def _entity(command: Command | Wish) -> str:
     return f"{command.tenant} {command.entity}"

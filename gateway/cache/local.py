@@ -41,8 +41,8 @@ class _Segment:
 
 
 class Local:
-    """``limit``: bytes that entries may take in all; 0 keeps nothing. ``longest_s``: how long any
-    of them answers."""
+    """``limit``: bytes that entries may take in all; 0 keeps nothing, and 4 KiB is the least
+    otherwise. ``longest_s``: how long any of them answers."""
 
     def __init__(self, limit: int, longest_s: float) -> None:
         self._part = limit // _SEGMENTS

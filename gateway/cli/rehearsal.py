@@ -33,7 +33,7 @@ from gateway.observe.text import one_line
 from gateway.policy import Derived, Match, NoPolicy, Policies, Unguarded, derive
 from gateway.policy.fields import is_own
 from gateway.proxy.body import Gone
-from gateway.proxy.intake import Admissible, Identity, Intake, Passage, Refused
+from gateway.proxy.intake import Admissible, Identity, Intake, Passage, Recalled, Refused
 from gateway.store.commands import CommandStore
 from gateway.store.database import Database
 from gateway.store.operator import CommandInfo, Filter, list_commands, outline_of
@@ -165,7 +165,7 @@ async def _take(
     clients = {mount.upstream.name: nowhere for mount in policies.mounts}
     intake = Intake(policies, clients, clients, _Known(snapshot), pseudonym)
     taken = await intake.take(scope, receive, lambda *_: None)
-    assert not isinstance(taken, Gone), "nobody hangs up here"
+    assert not isinstance(taken, Gone | Recalled), "nobody hangs up here, and there is no cache"
     principal = taken.identity.principal
     tenant = principal.tenant_name if principal else None
     assumed = principal is not None and principal.key_id == _ASSUMED

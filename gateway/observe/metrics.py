@@ -80,9 +80,12 @@ class Metrics:
         self._settle = self._histogram(
             "settle", "Recording one outcome, repeats included.", _STORE_BUCKETS_S
         )
-        self._asked = self._counter(
+        asked = self._counter(
             "cache_asked", "Looks for a replay in a cache, by what came of them.", "cache", "result"
         )
+        self._asked = {
+            which: asked.labels(*which) for which in product(get_args(Found), get_args(Asked))
+        }
         self._wrote = self._counter(
             "cache_writes", "Responses for the cache in Redis, by what became of them.", "result"
         )
@@ -133,7 +136,7 @@ class Metrics:
 
     def cache_asked(self, cache: Found, result: Asked) -> None:
         """One cache was asked for a replay."""
-        self._asked.labels(cache, result).inc()
+        self._asked[cache, result].inc()
 
     def cache_wrote(self, result: Wrote, count: int) -> None:
         """So many responses were to be kept in Redis."""
@@ -201,8 +204,6 @@ class Metrics:
             self._probes.labels(probed)
         for what in get_args(Kept):
             self._forgotten.labels(what)
-        for cache, asked in product(get_args(Found), get_args(Asked)):
-            self._asked.labels(cache, asked)
         for wrote in get_args(Wrote):
             self._wrote.labels(wrote)
         for operation in get_args(Operation):

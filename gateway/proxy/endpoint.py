@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from gateway import faults
-from gateway.cache import Cache
-from gateway.core.decide import Replay
 from gateway.core.headers import values
 from gateway.core.model import Headers, Rules
 from gateway.core.problems import Problem
@@ -18,7 +16,7 @@ from gateway.proxy.answer import Answer, of_problem, replay
 from gateway.proxy.background import Background
 from gateway.proxy.body import Gone, Inflow, announced, drain
 from gateway.proxy.execute import Executor, Trace
-from gateway.proxy.intake import Admissible, Intake, Passage, Refused, request_id_of
+from gateway.proxy.intake import Admissible, Intake, Passage, Recalled, Refused, request_id_of
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Message, Receive, Send, respond
 from gateway.proxy.shares import Flight, Flights
@@ -34,6 +32,7 @@ class Journal(Protocol):
     """Who is told of every answer: one log line each, and the metrics."""
 
     def refused(self, refused: Refused, answer: Answer) -> None: ...
+    def recalled(self, recalled: Recalled, answer: Answer) -> None: ...
     def passed(self, passage: Passage, answer: Answer) -> None: ...
     def executed(self, done: Admissible, trace: Trace, answer: Answer, delivered: bool) -> None: ...
     def abandoned(self, done: Admissible, trace: Trace) -> None: ...
@@ -44,8 +43,7 @@ class Endpoint:
     """Intake, execution and response for one process.
 
     ``audit`` appends the evidence of a refusal that was decided outside the admit statement.
-    ``streams``: the places for what is not guarded, by upstream. ``cache``: replays that need
-    nobody else.
+    ``streams``: the places for what is not guarded, by upstream.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Endpoint:
         audit: Callable[[Refused], Awaitable[Problem | None]],
         flights: Flights,
         streams: Mapping[str, Places],
-        cache: Cache | None = None,
     ) -> None:
         self._intake = intake
         self._executor = executor
@@ -64,7 +61,6 @@ class Endpoint:
         self._audit = audit
         self._flights = flights
         self._streams = streams
-        self._cache = cache
         self._running = Background()
 
     @property
@@ -99,6 +95,10 @@ class Endpoint:
                 await self._refuse(taken, scope, receive, send)
             case Passage():
                 await self._pass(taken, scope, send)
+            case Recalled():  # nothing is waited for, so nothing is detached
+                answer = replay(taken.recall.response, "answer", compared=True)
+                self._journal.recalled(taken, answer)
+                await respond(answer, send)
             case Admissible():
                 await self._execute(taken, receive, send)
 
@@ -153,25 +153,7 @@ class Endpoint:
                 work.cancel()  # nobody waits for it: its connection is closed
                 work.add_done_callback(lambda _: place.close())
 
-    async def _recalled(self, taken: Admissible, send: Send) -> bool:
-        """Replay from the cache, if it is there: nothing is waited for, so nothing is detached."""
-        began, call = self._executor.clock(), taken.call
-        if self._cache is None or call.principal is None:
-            return False
-        response = self._cache.find(call.command, call.principal)
-        if response is None:
-            return False
-        call.held.close()
-        answer = replay(response, "answer", compared=True)
-        trace = Trace(call.command, Replay(response, "answer", compared=True), cache="local")
-        trace.total_s = self._executor.clock() - began
-        self._journal.executed(taken, trace, answer, True)
-        await respond(answer, send)
-        return True
-
     async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
-        if await self._recalled(taken, send):
-            return
         flight = self._take_off(taken)  # again: reading the body took its time
         if isinstance(flight, Problem):
             taken.call.held.close()

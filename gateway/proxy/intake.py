@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
+from gateway.cache import Cache, Recall, Sent
 from gateway.core.auth import Principal, Snapshot
 from gateway.core.command import Command
 from gateway.core.fingerprint import key_digest, upstream_key
@@ -48,6 +49,7 @@ __all__ = [
     "Intake",
     "Keys",
     "Passage",
+    "Recalled",
     "Refused",
     "allowed",
     "identity_of",
@@ -134,7 +136,15 @@ class Admissible:
     call: Call
 
 
-Taken = Refused | Passage | Admissible | Gone
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A guarded request whose answer is in this process's cache."""
+
+    identity: Identity
+    recall: Recall
+
+
+Taken = Refused | Passage | Admissible | Recalled | Gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +152,7 @@ class Intake:
     """``pseudonym`` names this deployment in ``Via``. ``clients`` and ``passages``: one client per
     upstream, by name; apart, so that what streams through takes no connection from commands.
     ``trusted``: the proxies that are believed about where a request came from. ``memory``: what
-    bodies take, ``reading``: turns to read them."""
+    bodies take, ``reading``: turns to read them. ``cache``: replays that need nobody else."""
 
     policies: Policies
     clients: Mapping[str, Client]
@@ -152,6 +162,7 @@ class Intake:
     trusted: Trusted = NOBODY
     memory: Memory = field(default_factory=lambda: Memory(_UNBOUNDED))
     reading: Reading = field(default_factory=Reading)
+    cache: Cache | None = None
 
     async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
         """Take one request in, its body included if it is a command. ``at_a_limit`` says why no
@@ -232,19 +243,28 @@ class Intake:
     ) -> Taken:
         """Read what the body says, when it has its turn. Only what is admissible goes on holding
         it."""
-        assert identity.principal is not None
+        principal = identity.principal
+        assert principal is not None
         taken: Taken | None = None
+        sent = Sent(scope["method"], scope["raw_path"], scope["query_string"], headers, body)
         until = asyncio.get_running_loop().time() + READ_S
         try:
             barred = self._barred(headers, match)  # the key may have been revoked meanwhile
             if barred is not None:
                 return Refused(identity, barred)
+            known = self.cache.again(sent, principal) if self.cache else None
+            if known is not None:
+                return Recalled(identity, known)
             taken = await self.reading.run(
                 len(body),
-                identity.principal.tenant,
+                principal.tenant,
                 lambda: self._derive(scope, headers, identity, match, body, held),
                 until,
             )
+            if isinstance(taken, Admissible) and self.cache:
+                known = self.cache.find(taken.call.command, principal, sent)
+                if known is not None:
+                    taken = Recalled(identity, known)
             return taken or Refused(identity, _NO_TURN)
         finally:
             if not isinstance(taken, Admissible):

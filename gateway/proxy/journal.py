@@ -15,7 +15,7 @@ from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import Answer
 from gateway.proxy.endpoint import CutBy
 from gateway.proxy.execute import Trace
-from gateway.proxy.intake import Admissible, Passage, Refused
+from gateway.proxy.intake import Admissible, Passage, Recalled, Refused
 
 __all__ = ["Journal"]
 
@@ -49,6 +49,28 @@ class Journal:
                 key_digest=digest,
                 fence=mismatch.fence if mismatch else None,
                 problem=answer.problem,
+            )
+        )
+
+    def recalled(self, recalled: Recalled, answer: Answer) -> None:
+        """Replayed from the process's own cache."""
+        identity, wish = recalled.identity, recalled.recall.wish
+        principal = identity.principal
+        self._metrics.request(wish.policy, answer.outcome)
+        log.decision(
+            log.Decided(
+                request_id=identity.request_id,
+                status=answer.status,
+                outcome=answer.outcome,
+                caller=identity.caller,
+                tenant=principal.tenant_name if principal else None,
+                principal=principal.name if principal else None,
+                policy=wish.policy,
+                entity=wish.entity,
+                key_digest=wish.key_digest.hex(),
+                fence=wish.fence,
+                decision="Replay",
+                cache="local",
             )
         )
 

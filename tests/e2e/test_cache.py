@@ -130,9 +130,9 @@ def test_it_is_the_replay_that_the_store_gives(pair: Pair) -> None:
     first = scene.send()
     again = scene.send()
     assert (first.outcome, again.outcome, again.replayed) == ("applied", "replayed", True)
-    assert said(again) == said(pair.from_store(scene).send())
+    assert said(again) == said(scene.send()) == said(pair.from_store(scene).send())
     assert scene.upstream.count == 1
-    assert pair.caches_of(scene, 2) == [None, "local"]
+    assert pair.caches_of(scene, 3) == [None, "local", "local"]
     line = pair.lines_of(scene)[-1]
     assert (line["decision"], line["outcome"]) == ("Replay", "replayed")
     assert "attempt" not in line
@@ -166,11 +166,11 @@ def test_a_higher_fence_reaches_the_store_and_is_remembered(pair: Pair) -> None:
 
 def test_a_newer_owner_of_another_command_makes_the_older_stale(pair: Pair) -> None:
     scene = pair.scene()
-    scene.send("mine", 3)
+    assert [scene.send("mine", 3).outcome for _ in range(3)] == ["applied", *2 * ["replayed"]]
     scene.send("theirs", 4)
     assert_problem(scene.send("mine", 3), "fence-stale")
     assert scene.send("theirs", 4).outcome == "replayed"
-    assert pair.caches_of(scene, 4) == [None, None, None, "local"]
+    assert pair.caches_of(scene, 6) == [None, "local", "local", None, None, "local"]
 
 
 def test_a_stale_fence_that_only_the_store_has_seen_hears_its_own_answer(pair: Pair) -> None:
@@ -186,10 +186,14 @@ def test_a_stale_fence_that_only_the_store_has_seen_hears_its_own_answer(pair: P
 
 def test_another_request_under_the_key_is_told_so(pair: Pair) -> None:
     scene = pair.scene()
-    scene.send()
+    for _ in range(3):
+        scene.send()
     assert_problem(scene.send(body=b'{"amount":101}'), "key-reused")
+    assert_problem(scene.send(query="?a=b"), "key-reused")
     assert scene.send(body=b'{ "amount": 100 }').outcome == "replayed"
-    assert pair.caches_of(scene, 3) == [None, None, "local"]
+    assert scene.send(fields=[("X-Request-Id", "other")]).outcome == "replayed"
+    assert_problem(scene.send(fields=[("X_Execution_Fence", "1")]), "request-invalid")
+    assert pair.caches_of(scene, 7)[-2:] == ["local", "local"]
 
 
 def test_an_absent_fence_hears_what_a_fenced_one_did(pair: Pair) -> None:

@@ -14,7 +14,7 @@ _names = st.binary(min_size=1, max_size=2)
 _puts = st.tuples(_names, st.integers(0, 3000), st.floats(0, 30))
 
 
-@given(limit=st.integers(0, 40_000), puts=st.lists(_puts, max_size=60))
+@given(limit=st.just(0) | st.integers(4096, 40_000), puts=st.lists(_puts, max_size=60))
 def test_it_gives_the_newest_or_nothing_and_keeps_its_limit(
     limit: int, puts: list[tuple[bytes, int, float]]
 ) -> None:
