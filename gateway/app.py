@@ -52,6 +52,7 @@ from gateway.proxy.line import Line
 from gateway.proxy.looks import Looks
 from gateway.proxy.mismatches import Mismatches
 from gateway.proxy.prober import AT_ONCE, Ask, Prober
+from gateway.proxy.recalling import Recalling
 from gateway.proxy.resending import Resender
 from gateway.proxy.respond import Receive, Send
 from gateway.proxy.settling import Settler
@@ -145,7 +146,7 @@ class Gateway:
             late=self._late,
             clock=now_s,
             on_settled=journal.settled,
-            cache=self._cache,
+            recalling=Recalling(self._cache),
             line=self._line,
         )
         self.memory = Memory(settings.memory_mib * 2**20, self._several)

@@ -5,8 +5,8 @@ and a fence that is absent or the one that the store took with it, so that a hig
 reaches admit and is remembered. It ends with ``cache_s`` of its policy, which is shorter than
 anything is kept in the store; an erasure in the tenant ends all of the tenant's at once.
 
-Only an answer in time gets in, as it was recorded or as the store replayed it. Where fences are
-issued here, commands that carry one are left out: who holds an entity now, the store alone knows.
+Only an answer in time gets in, as it was recorded or as the store replayed it; which commands are
+left out, ``gateway.proxy.recalling`` knows.
 
 This process is asked before the store. Redis is asked after it, where it could not answer: a new
 command would pay for each question, and to a repeated one the store answers as fast.
@@ -122,7 +122,7 @@ class Cache:
     async def ask(self, command: Command, principal: Principal, cache_s: int) -> Response | None:
         """What other processes know to replay. It takes at most ``shared.READ_S``."""
         name = name_of(command, principal)
-        if self.shared is None or not name or not cache_s or _issued_here(command):
+        if self.shared is None or not name or not cache_s:
             return None
         sealed = await self.shared.get(command.key_digest)
         if sealed is None or sealed == "failed":
@@ -147,7 +147,7 @@ class Cache:
         name = name_of(command, principal)
         if not name or not cache_s or len(response.body) > ENTRY_LIMIT:
             return
-        if _issued_here(command) or not self._fits(command, command.fence):
+        if not self._fits(command, command.fence):
             return
         entry = Entry(self._wall() + cache_s, command.fence, response)
         self._put(name, entry, cache_s)
@@ -163,7 +163,7 @@ class Cache:
         name = name_of(command, principal)
         left_s = min(cache_s, _KEPT_S - decision.age_ms / 1000)
         own = decision.settled_by == "answer" and decision.compared
-        if name and own and left_s > 0 and not _issued_here(command):
+        if name and own and left_s > 0:
             self._put(name, Entry(0.0, command.fence, decision.response), left_s)
 
     def _put(self, name: bytes, entry: Entry, left_s: float) -> None:
@@ -185,10 +185,6 @@ class Cache:
             return False
         latest = self.local.fence(_entity(command))
         return latest is None or latest == fence
-
-
-def _issued_here(command: Command) -> bool:
-    return command.issuer_here and command.fence is not None
 
 
 def _entity(command: Command | Wish) -> str:

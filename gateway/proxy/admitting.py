@@ -37,10 +37,12 @@ class Admitting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """``lost_until``: an earlier try of this attempt may still commit until then, on the clock."""
+    """``lost_until``: an earlier try of this attempt may still commit until then, on the clock.
+    ``issued_here``: fences of the entity are."""
 
     decision: Decision
     lost_until: float | None
+    issued_here: bool = False
 
 
 class Admitter:
@@ -88,7 +90,7 @@ class Admitter:
                 decision = decide(facts)
                 repeats += 1
                 if not isinstance(decision, Repeat) or repeats >= _REPEATS:
-                    return Admitted(decision, lost_until)
+                    return Admitted(decision, lost_until, facts.held is not None)
                 ask = self._batches.alone
                 continue
             ask = self._batches.alone

@@ -13,7 +13,6 @@ from typing import Literal, Protocol, assert_never
 from uuid import UUID
 
 from gateway import faults
-from gateway.cache import Cache
 from gateway.core.answers import incomplete, not_sent, outcome_unknown, refusal, rows_lost
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import (
@@ -54,6 +53,7 @@ from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
 from gateway.proxy.background import Background
 from gateway.proxy.call import Call, Plan, plan
 from gateway.proxy.line import Late, Line
+from gateway.proxy.recalling import Recalling
 from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
 from gateway.proxy.waiting import Entity, Full, Key, Topic, WaitRoom
@@ -100,6 +100,8 @@ class Trace:
     result: SettleResult | None = None
     settle_s: float = 0.0
     cache: Found | None = None
+    issued_here: bool = False
+    """Whether fences of the entity are, as the admit found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Executor:
     on_settled: Callable[[Command, SettleResult, float], None]
     """Hears of every settle and how many seconds it took, also of those after the answer;
     "duplicate" is an alarm."""
-    cache: Cache | None = None
+    recalling: Recalling = field(default_factory=Recalling)
     line: Line = field(default_factory=lambda: Line(2**31, limit=2**31, limit_per_topic=2**31))
 
     async def run(self, call: Call, gone: asyncio.Event, trace: Trace) -> Answer | None:
@@ -158,11 +160,8 @@ class Executor:
             woken_for = topic
 
     async def _recall(self, call: Call, trace: Trace) -> Answer | None:
-        """What another process has put into the shared cache. Where the store answers, it is asked
-        first: it must be for a new command, and for a repeated one it costs no more."""
-        if self.cache is None or self.cache.shared is None or call.principal is None:
-            return None
-        response = await self.cache.ask(call.command, call.principal, call.rules.cache_s)
+        """What can be told where the store is away."""
+        response = await self.recalling.ask(call)
         if response is None:
             return None
         trace.cache, trace.decision = "redis", Replay(response, "answer", compared=True)
@@ -197,7 +196,8 @@ class Executor:
             raise
         else:
             trace.decision = admitted.decision
-            self._learn(call, admitted.decision)
+            trace.issued_here = admitted.issued_here
+            self.recalling.learn(call, admitted)
             if not isinstance(admitted.decision, Forward):
                 lost_until = admitted.lost_until
             return admitted
@@ -396,22 +396,9 @@ class Executor:
         self._changed(settle.command)
         if trace is not None:
             trace.result, trace.settle_s = result, settle_s
-        if call is not None and result == "settled" and settle.keep_body:
-            self._keep(call, settle)
+        if call is not None and trace is not None and result == "settled":
+            self.recalling.keep(call, settle, issued_here=trace.issued_here)
         self.on_settled(settle.command, result, settle_s)
-
-    def _learn(self, call: Call, decision: Decision) -> None:
-        """What the store said of an entity's fences, and of an answer, is worth knowing here."""
-        if self.cache is None:
-            return
-        self.cache.saw(call.command, _mark(call.command, decision))
-        if isinstance(decision, Replay) and call.principal is not None:
-            self.cache.replayed(call.command, call.principal, decision, call.rules.cache_s)
-
-    def _keep(self, call: Call, settle: Settle) -> None:
-        """For replays. What took over from another attempt is left to the store."""
-        if self.cache is not None and call.principal is not None and not call.resent:
-            self.cache.keep(call.command, call.principal, settle.response, call.rules.cache_s)
 
     async def _release(
         self, call: Call, reason: str, lost_until: float | None, *, heard: bool
@@ -505,13 +492,6 @@ def _topic(command: Command, decision: Decision) -> Topic | None:
             return Entity(command.tenant, command.entity)
         case _:
             return None
-
-
-def _mark(command: Command, decision: Decision) -> int | None:
-    """The high-water mark of the entity, as far as a decision tells. A good fence is it."""
-    if isinstance(decision, RejectStale | RejectNotHeld):
-        return decision.mark
-    return command.fence
 
 
 def _judge(call: Call, exchange: Exchange) -> Outcome:

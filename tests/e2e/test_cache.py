@@ -207,10 +207,12 @@ def test_an_absent_fence_hears_what_a_fenced_one_did(pair: Pair) -> None:
     assert scene.mark(f"note:{scene.account}") == 6
 
 
-@pytest.mark.parametrize("what", ["never", "small", "held"])
+@pytest.mark.parametrize("what", ["never", "small", "held", "charges"])
 def test_what_is_never_cached(pair: Pair, what: str) -> None:
+    """``charges``: fences are issued here for the entity, whatever its policy says."""
     scene = pair.scene()
-    fence = scene.issue(f"held:{scene.account}") if what == "held" else 1
+    entity = f"held:{scene.account}" if what == "held" else scene.entity
+    fence = scene.issue(entity) if what in ("held", "charges") else 1
     body = b'{"long":"and longer"}'
     scene.upstream.next(respond(201, body))
     assert scene.send(fence=fence, what=what).status == 201

@@ -6,6 +6,7 @@ was forgotten, a wait that looked needless. `old` must stand once in its file.
 
 from tests.soak.batches import BATCHES
 from tests.soak.boundary import BOUNDARY
+from tests.soak.cache import CACHE
 from tests.soak.floods import FLOODS
 from tests.soak.jobs import JOBS
 from tests.soak.memory import MEMORY
@@ -620,5 +621,5 @@ _FAULTS = [
 
 MUTANTS = [
     *(*_CORE, *_SQL, *_PROXY, *_UPSTREAM, *JOBS, *MEMORY, *_FAULTS, *UNKNOWNS),
-    *(*BOUNDARY, *SECRETS, *FLOODS, *BATCHES),
+    *(*BOUNDARY, *SECRETS, *FLOODS, *BATCHES, *CACHE),
 ]

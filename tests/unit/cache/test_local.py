@@ -36,6 +36,7 @@ def test_what_fits_is_there_and_the_oldest_goes_first() -> None:
     there = [number for number in range(4000) if cache.get(b"%d" % number)]
     assert there == list(range(4000 - len(there), 4000))
     assert len(there) == len(cache) > 4000 * 0.3
+    assert cache.size <= MIB
 
 
 def test_one_huge_response_drives_out_nothing() -> None:
