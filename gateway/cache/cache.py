@@ -66,7 +66,9 @@ class Cache:
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Go on letting go of what has ended."""
+        """Connect, and go on letting go of what has ended."""
+        if self.shared is not None:
+            self.shared.start()
         self._sweeper = asyncio.create_task(self._sweep(), name="cache sweep")
 
     async def close(self) -> None:

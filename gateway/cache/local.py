@@ -15,7 +15,7 @@ from collections import deque
 __all__ = ["Local"]
 
 _SEGMENTS = 8
-"""An eighth of all goes at once: 8 MiB of 64, some 20,000 small entries, in about a millisecond."""
+"""An eighth of all goes at once: 8 MiB of 64, some 12,000 small entries, in about a millisecond."""
 
 _OVERHEAD = 200
 """Bytes that an entry takes beside its name and record: their heads, and its place in a half-full

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Literal
 
 from redis.asyncio import Redis
@@ -28,8 +29,8 @@ READ_S = 0.05
 """Seconds that a question may take. Asking the store takes some 3 ms: a Redis that is slower than
 this by far saves nothing, and callers that wait for it are not to notice."""
 
-_WRITE_S = 1.0
-"""Nobody waits for a write."""
+_PATIENCE_S = 2.0
+"""For what nobody waits for: connecting, and writing."""
 
 _KEYS = 64
 """Answers of one question: 16 MiB of the largest, and as many callers as usually come together."""
@@ -68,20 +69,25 @@ class Shared:
     def __init__(self, url: str, prefix: bytes, wrote: Callable[[Wrote, int], None]) -> None:
         self._prefix = prefix
         self._wrote = wrote
-        self._reading, self._writing = client(url, READ_S), client(url, _WRITE_S)
+        self._reading, self._writing = client(url, _PATIENCE_S), client(url, _PATIENCE_S)
         self._asking: deque[_Asked] = deque()
         self._queue: deque[tuple[bytes, bytes, int]] = deque()
         self._queued = 0
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._looker: asyncio.Task[None] | None = None
+        self._lost = False
         self._write_again_at = 0.0
         self._unwritable = False
 
     @property
     def away(self) -> bool:
-        """It did not answer, and has not been seen since."""
+        """It did not answer, and has not been seen since; or not yet."""
         return self._looker is not None
+
+    def start(self) -> None:
+        """Connect, so that the first who asks need not."""
+        self._looker = asyncio.create_task(self._look(0.0), name="cache looks")
 
     async def get(self, key: bytes) -> bytes | Literal["failed"] | None:
         """What is kept under ``key``; ``failed`` where nobody could tell in time."""
@@ -100,7 +106,7 @@ class Shared:
         """Have ``value`` kept for a time, at some later moment, if there is room."""
         size = len(key) + len(value)
         now = asyncio.get_running_loop().time()
-        if self.away or now < self._write_again_at or self._queued + size > _QUEUE:
+        if self._lost or now < self._write_again_at or self._queued + size > _QUEUE:
             self._wrote("dropped", 1)
             return
         self._queue.append((self._prefix + key, value, ttl_ms))
@@ -127,7 +133,7 @@ class Shared:
                 try:
                     values = await self._ask([self._prefix + key for key, _ in batch])
                 except Exception as error:  # noqa: BLE001 - whatever a server may say
-                    self._lost(error)
+                    self._lose(error)
                     _fail(batch)
                     _fail(self._asking)
                 else:
@@ -145,22 +151,30 @@ class Shared:
             raise InvalidResponse("as many values as keys were asked for")
         return [value if isinstance(value, bytes) else None for value in values]
 
-    def _lost(self, error: BaseException) -> None:
-        if self._looker is None:
+    def _lose(self, error: BaseException) -> None:
+        if not self._lost:
             event("cache_away", level="warning", reason=reason_of(error))
-            self._looker = asyncio.create_task(self._look(), name="cache looks")
+        self._lost = True
+        if self._looker is None:
+            self._looker = asyncio.create_task(self._look(_PAUSES_S[0]), name="cache looks")
 
-    async def _look(self) -> None:
-        """Until it answers a question again."""
-        tries = 0
-        while True:
-            await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
-            tries += 1
-            with suppress(Exception):
+    async def _look(self, pause_s: float) -> None:
+        """Until it answers a question in time, on a connection that is there already."""
+        for later_s in chain(_PAUSES_S[1:], repeat(_PAUSES_S[-1])):
+            await asyncio.sleep(pause_s)
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._reading.mget([self._prefix])
                 await self._ask([self._prefix])
+            except Exception as error:  # noqa: BLE001 - whatever a server may say
+                self._lose(error)
+                pause_s = later_s
+            else:
                 break
         self._looker = None
-        event("cache_back")
+        if self._lost:
+            event("cache_back")
+        self._lost = False
 
     async def _write(self) -> None:
         try:
@@ -181,7 +195,7 @@ class Shared:
     async def _set(self, batch: Sequence[tuple[bytes, bytes, int]]) -> None:
         keys = [key for key, _, _ in batch]
         about = [part for _, value, ttl_ms in batch for part in (value, ttl_ms)]
-        async with asyncio.timeout(_WRITE_S):
+        async with asyncio.timeout(_PATIENCE_S):
             await self._writing.eval(_SET, len(keys), *keys, *about)
 
     def _unwritten(self, error: BaseException, count: int) -> None:

@@ -6,14 +6,18 @@ Two processes' caches, on a real Valkey.
 from __future__ import annotations
 
 import asyncio
+import queue
 import shutil
 import socketserver
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from gateway.cache import Cache, Local, Sent, Shared
 from gateway.core.auth import Principal
@@ -337,6 +341,7 @@ def test_a_cluster_that_has_no_place_for_it() -> None:
         await one.written()
         assert one.wrote["failed"] == 1
         assert await two.ask(wish()) is None
+        assert two.shared.away
 
     bus = str(closed_port())
     with valkey("--cluster-enabled", "yes", "--cluster-port", bus) as cluster:
@@ -444,3 +449,58 @@ def test_what_cannot_be_written_in_time_is_dropped(redis: Valkey) -> None:
         await one.written(100)
 
     play(redis.url, scene)
+
+
+@contextmanager
+def behind_tls(port: int, authority: trustme.CA) -> Iterator[int]:
+    """A port that takes TLS and hands on what is in it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    ports: queue.Queue[int] = queue.Queue()
+    stop = threading.Event()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65536):
+            writer.write(piece)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pipe(reader, back), pipe(there, writer), return_exceptions=True)
+
+    async def serve() -> None:
+        server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+        ports.put(server.sockets[0].getsockname()[1])
+        await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield ports.get(timeout=10)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_over_tls_its_certificate_is_checked(redis: Valkey, tmp_path: Path) -> None:
+    async def trusted(one: Process, two: Process) -> None:
+        two.shared.start()
+        assert two.shared.away
+        await until(lambda: not two.shared.away)
+        await _known_to_both(one, two)
+
+    async def not_trusted(one: Process, two: Process) -> None:
+        one.keep(wish())
+        await one.written()
+        assert one.wrote["failed"] == 1
+        assert await two.ask(wish()) is None
+        assert two.asked == [("redis", "failed")]
+
+    authority, other = trustme.CA(), trustme.CA()
+    for name, each in (("own", authority), ("other", other)):
+        each.cert_pem.write_to_path(str(tmp_path / name))
+    with behind_tls(redis.port, authority) as port:
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}"
+        play(f"{url}/own", trusted)
+        play(f"{url}/other", not_trusted)
+        play(f"rediss://127.0.0.1:{port}/0", not_trusted)
