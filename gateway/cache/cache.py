@@ -23,8 +23,9 @@ from gateway.cache.record import ENTRY_LIMIT, Entry, name_of, pack, seal, unpack
 from gateway.cache.shared import Shared
 from gateway.cache.verbatim import BODY_LIMIT, Sent, Verbatim, Wish
 from gateway.core.auth import Principal
-from gateway.core.command import Command
+from gateway.core.command import Command, Settle
 from gateway.core.decide import Replay
+from gateway.core.headers import encode_lines
 from gateway.core.model import Response
 from gateway.observe.metrics import Asked, Found
 
@@ -141,17 +142,17 @@ class Cache:
         self._put(name, entry, left_s)
         return entry.response
 
-    def keep(
-        self, command: Command, principal: Principal, response: Response, cache_s: int
-    ) -> None:
-        """``response`` was recorded just now, whole, as the answer to ``command``. ``principal``:
-        as it was before the recording, so that an erasure of it counts."""
+    def keep(self, settle: Settle, principal: Principal, cache_s: int) -> None:
+        """``settle`` was recorded just now, whole. ``principal``: as it was before the recording,
+        so that an erasure of it counts."""
+        command, response = settle.command, settle.response
         name = name_of(command, principal)
         if not name or not cache_s or len(response.body) > ENTRY_LIMIT:
             return
         if not self._fits(command, command.fence):
             return
-        entry = Entry(self._wall() + cache_s, command.fence, response)
+        end_s = self._wall() + cache_s
+        entry = Entry(end_s, command.fence, response.status, settle.head, response.body)
         self._put(name, entry, cache_s)
         if self.shared is not None:
             sealed = seal(principal.salt, name, pack(entry))
@@ -166,7 +167,10 @@ class Cache:
         left_s = min(cache_s, _KEPT_S - decision.age_ms / 1000)
         own = decision.settled_by == "answer" and decision.compared
         if name and own and left_s > 0:
-            self._put(name, Entry(0.0, command.fence, decision.response), left_s)
+            response = decision.response
+            head = encode_lines(response.headers)
+            entry = Entry(0.0, command.fence, response.status, head, response.body)
+            self._put(name, entry, left_s)
 
     def _put(self, name: bytes, entry: Entry, left_s: float) -> None:
         now_s = self._clock()

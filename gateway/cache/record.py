@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gateway.core.auth import Principal
 from gateway.core.command import Command
-from gateway.core.headers import decode_lines, encode_lines, recordable
+from gateway.core.headers import decode_lines
 from gateway.core.model import Response
 
 __all__ = ["ENTRY_LIMIT", "Entry", "name_of", "pack", "seal", "unpack", "unseal"]
@@ -34,11 +34,18 @@ _PERSON = b"fg-cached-1"
 
 class Entry(NamedTuple):
     """``end_s``: until when it answers, on the clock of whoever packed it. ``fence``: the one that
-    the command was admitted with."""
+    the command was admitted with. ``head``: the fields as the store keeps them."""
 
     end_s: float
     fence: int | None
-    response: Response
+    status: int
+    head: bytes
+    body: bytes
+
+    @property
+    def response(self) -> Response:
+        """As the store would give it back."""
+        return Response(self.status, decode_lines(self.head), self.body)
 
 
 def name_of(command: Command, principal: Principal) -> bytes:
@@ -50,21 +57,18 @@ def name_of(command: Command, principal: Principal) -> bytes:
 
 
 def pack(entry: Entry) -> bytes:
-    """The response as the store would give it back: the fields that are recorded, and the body."""
-    end_s, fence, response = entry
-    head = encode_lines(recordable(response.headers))
-    start = _HEAD.pack(end_s, _NO_FENCE if fence is None else fence, response.status, len(head))
-    return b"".join((start, head, response.body))
+    """``entry`` in one piece."""
+    end_s, fence, status, head, body = entry
+    start = _HEAD.pack(end_s, _NO_FENCE if fence is None else fence, status, len(head))
+    return b"".join((start, head, body))
 
 
 def unpack(record: bytes) -> Entry:
     """The inverse of ``pack``, for what was packed here or unsealed."""
     end_s, fence, status, length = _HEAD.unpack_from(record)
     body = _HEAD.size + length
-    head = decode_lines(record[_HEAD.size : body])
-    return Entry(
-        end_s, None if fence == _NO_FENCE else fence, Response(status, head, record[body:])
-    )
+    known = None if fence == _NO_FENCE else fence
+    return Entry(end_s, known, status, record[_HEAD.size : body], record[body:])
 
 
 def seal(salt: bytes, name: bytes, record: bytes) -> bytes:

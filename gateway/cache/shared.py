@@ -64,10 +64,18 @@ _Asked = tuple[bytes, "asyncio.Future[bytes | None]"]
 
 class Shared:
     """``prefix`` begins every key: no two deployments have the same one. ``wrote``: hears what
-    became of each entry. ``url``: ``redis://``, ``rediss://`` or ``unix://``."""
+    became of each entry. ``url``: ``redis://``, ``rediss://`` or ``unix://``. ``read_s``: seconds
+    that a question may take."""
 
-    def __init__(self, url: str, prefix: bytes, wrote: Callable[[Wrote, int], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: bytes,
+        wrote: Callable[[Wrote, int], None],
+        read_s: float = READ_S,
+    ) -> None:
         self._prefix = prefix
+        self._read_s = read_s
         self._wrote = wrote
         self._reading, self._writing = client(url, _PATIENCE_S), client(url, _PATIENCE_S)
         self._asking: deque[_Asked] = deque()
@@ -145,7 +153,7 @@ class Shared:
             _fail(self._asking)
 
     async def _ask(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        async with asyncio.timeout(READ_S):
+        async with asyncio.timeout(self._read_s):
             values: object = await self._reading.mget(keys)
         if not isinstance(values, list) or len(values) != len(keys):
             raise InvalidResponse("as many values as keys were asked for")

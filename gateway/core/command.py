@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
+from gateway.core.headers import encode_lines, recordable
 from gateway.core.model import Response
 
 __all__ = ["Command", "Hold", "Release", "Settle", "SettleResult"]
@@ -55,12 +56,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Record the final response; ``keep_body`` false records all but the body. The header list is
-    the one to replay."""
+    """Record the final response; ``keep_body`` false records all but the body. ``head``: the fields
+    to replay, as they are recorded."""
 
     command: Command
     response: Response
     keep_body: bool
+    head: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "head", encode_lines(recordable(self.response.headers)))
 
 
 @dataclass(frozen=True, slots=True)

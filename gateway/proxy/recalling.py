@@ -37,7 +37,7 @@ class Recalling:
         if self.cache is None or call.principal is None or call.resent or not settle.keep_body:
             return
         if _may_keep(call, issued_here=issued_here):
-            self.cache.keep(call.command, call.principal, settle.response, call.rules.cache_s)
+            self.cache.keep(settle, call.principal, call.rules.cache_s)
 
     async def ask(self, call: Call) -> Response | None:
         """What another process has put into the shared cache. Where the store answers, it is asked

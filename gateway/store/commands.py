@@ -14,7 +14,7 @@ import asyncpg
 from gateway import faults
 from gateway.core.command import Command, Hold, Release, Settle, SettleResult
 from gateway.core.decide import Facts, Known, Open
-from gateway.core.headers import decode_lines, encode_lines, recordable
+from gateway.core.headers import decode_lines
 from gateway.core.model import Response, UnknownMode
 from gateway.store.database import Database
 from gateway.store.doubts import Doubts
@@ -95,7 +95,7 @@ class CommandStore:
                 [s.command.entity for s in settles],
                 [s.command.attempt for s in settles],
                 [s.response.status for s in settles],
-                [_head(s) for s in settles],
+                [s.head for s in settles],
                 [_body(s) for s in settles],
                 wait,
             )
@@ -122,7 +122,7 @@ class CommandStore:
                 *(c.tenant, c.key_digest, c.key, c.policy, c.entity, c.fingerprint, c.rules),
                 *(c.fence, c.attempt, c.principal, c.request_id, c.serial, c.unknown),
                 *(c.upstream_key, c.upstream_digest, c.settle_delay_s, c.response_days),
-                *(c.key_days, settle.response.status, _head(settle), _body(settle)),
+                *(c.key_days, settle.response.status, settle.head, _body(settle)),
             )
         result: str = rows[0][0]
         if result == "retry":
@@ -239,10 +239,6 @@ def _columns(commands: Sequence[Command]) -> tuple[list[Any], ...]:
         [c.issuer_here for c in commands],
         [c.probe_target for c in commands],
     )
-
-
-def _head(settle: Settle) -> bytes:
-    return encode_lines(recordable(settle.response.headers))
 
 
 def _body(settle: Settle) -> bytes | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.kit.client import assert_problem
+from tests.kit.client import Reply, assert_problem
 from tests.kit.db import Server
 from tests.kit.gateway import Scene, Stack, gateway, policy, stack
 from tests.kit.operating import fencegate
@@ -31,6 +32,7 @@ cache_s = 0
 
 WRITTEN = 'cache_writes_total{result="written"}'
 HITS = 'cache_asked_total{cache="redis",result="hit"}'
+MISSES = 'cache_asked_total{cache="redis",result="miss"}'
 FAILED = 'cache_asked_total{cache="redis",result="failed"}'
 
 
@@ -48,6 +50,14 @@ class Two:
 
     def at_two(self, scene: Scene) -> Scene:
         return Scene(self.two, self.two.caller(), scene.account)
+
+    def in_time(self, scene: Scene) -> Reply:
+        """Ask the second; on a busy machine Redis may be too late once, and is asked a second later
+        again."""
+        until = time.monotonic() + 10
+        while (reply := self.at_two(scene).send()).status == 503 and time.monotonic() < until:
+            pass
+        return reply
 
     def send_and_share(self, scene: Scene) -> bytes:
         """Send at the first, and wait until it is in Redis."""
@@ -74,7 +84,7 @@ def test_another_process_replays_it_while_the_database_is_away(two: Two) -> None
     body = two.send_and_share(scene)
     two.proxy.refuse()
     try:
-        again = two.at_two(scene).send()
+        again = two.in_time(scene)
         assert (again.status, again.body, again.outcome) == (201, body, "replayed")
         assert two.two.gauge(HITS) == 1
         assert_problem(two.at_two(scene).send("new"), "store-unavailable", waits=True)
@@ -113,8 +123,11 @@ def test_what_was_erased_is_replayed_from_nowhere(two: Two) -> None:
     assert done.code == 0
     two.two.wait_for_new_keys()
     two.proxy.refuse()
+    before, until = two.two.gauge(MISSES), time.monotonic() + 10
     try:
-        assert_problem(two.at_two(scene).send(), "store-unavailable", waits=True)
+        while two.two.gauge(MISSES) == before:  # it was looked for, and not found
+            assert_problem(two.at_two(scene).send(), "store-unavailable", waits=True)
+            assert time.monotonic() < until
     finally:
         two.proxy.accept()
     assert two.redis.ask("KEYS", "*") == there

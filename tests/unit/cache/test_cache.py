@@ -7,6 +7,7 @@ import pytest
 from gateway.cache import Cache, Local, Sent
 from gateway.cache.cache import _KEPT_S
 from gateway.core.auth import Principal
+from gateway.core.command import Settle
 from gateway.core.decide import Replay, SettledBy
 from gateway.core.scopes import ALL
 from gateway.policy.published import json_schema
@@ -64,6 +65,6 @@ def test_no_policy_forgets_earlier_or_caches_for_longer() -> None:
 
 def test_while_the_epoch_is_not_known_nothing_is_kept() -> None:
     cache, nobody = made(Clock()), Principal(1, "w", "default", bytes(16), scopes=ALL)
-    cache.keep(WISH, nobody, OK, 60)
+    cache.keep(Settle(WISH, OK, True), nobody, 60)
     cache.replayed(WISH, nobody, replay(), 60)
     assert (len(cache.local), cache.find(WISH, nobody, SENT)) == (0, None)

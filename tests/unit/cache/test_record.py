@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.cache.record import Entry, name_of, pack, seal, unpack, unseal
 from gateway.core.auth import Principal
-from gateway.core.headers import decode_lines, encode_lines, recordable
+from gateway.core.command import Settle
+from gateway.core.headers import recordable
 from gateway.core.model import Response
 from gateway.core.scopes import ALL
 from tests.kit.commands import attempt, command
@@ -28,9 +29,11 @@ _fences = st.none() | st.integers(0, 2**63 - 1)
 def test_it_is_read_back_as_the_store_would_give_it(
     response: Response, fence: int | None, end_s: float
 ) -> None:
-    entry = unpack(pack(Entry(end_s, fence, response)))
-    stored = decode_lines(encode_lines(recordable(response.headers)))
-    assert entry == Entry(end_s, fence, Response(response.status, stored, response.body))
+    settle = Settle(command("k", by=attempt(0)), response, True)
+    entry = Entry(end_s, fence, response.status, settle.head, response.body)
+    assert unpack(pack(entry)) == entry
+    recorded = recordable(response.headers)
+    assert entry.response == Response(response.status, recorded, response.body)
 
 
 @given(record=st.binary(), at=st.integers(0), flip=st.integers(1, 255))
