@@ -33,7 +33,7 @@ from gateway.core.decide import (
     WaitForEntity,
     WaitForKey,
 )
-from gateway.core.model import Exchange
+from gateway.core.model import Exchange, Response
 from gateway.core.problems import Problem
 from gateway.core.recheck import after_attempt, until_asked
 from gateway.core.settle import (
@@ -159,19 +159,14 @@ class Executor:
             faults.reach("wait.woken")
             woken_for = topic
 
-    async def _recall(self, call: Call, trace: Trace) -> Answer | None:
-        """What can be told where the store is away."""
-        response = await self.recalling.ask(call)
-        if response is None:
-            return None
-        trace.cache, trace.decision = "redis", Replay(response, "answer", compared=True)
-        return replay(response, "answer", compared=True)
-
     async def _ask(
         self, call: Call, wait_until: float, trace: Trace
     ) -> tuple[Plan, Admitted] | Answer:
         """Admit in turn; an answer where the database did not. Waiting for the turn takes nothing
         of the attempt's time. It ends with the caller's own patience, but never at once."""
+        recalled = _recalled(await self.recalling.before(call), trace)
+        if recalled is not None:
+            return recalled
         patience = max(wait_until - self.clock(), ADMIT_TURN_S)
         until = asyncio.get_running_loop().time() + patience
         try:
@@ -179,7 +174,8 @@ class Executor:
                 limits = plan(self.clock(), call.rules)
                 return limits, await self._admit(call, limits, trace)
         except StoreUnavailable as error:
-            return await self._recall(call, trace) or _store_unavailable(call, error)
+            recalled = _recalled(await self.recalling.instead(call), trace)
+            return recalled or _store_unavailable(call, error)
         except (Late, Full) as none:
             return _overloaded(call, str(none))
 
@@ -492,6 +488,14 @@ def _topic(command: Command, decision: Decision) -> Topic | None:
             return Entity(command.tenant, command.entity)
         case _:
             return None
+
+
+def _recalled(response: Response | None, trace: Trace) -> Answer | None:
+    """A replay from the shared cache, if there was one."""
+    if response is None:
+        return None
+    trace.cache, trace.decision = "redis", Replay(response, "answer", compared=True)
+    return replay(response, "answer", compared=True)
 
 
 def _judge(call: Call, exchange: Exchange) -> Outcome:

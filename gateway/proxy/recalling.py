@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.cache import Cache
 from gateway.core.command import Command, Settle
 from gateway.core.decide import Decision, RejectNotHeld, RejectStale, Replay
@@ -14,37 +12,48 @@ from gateway.proxy.call import Call
 __all__ = ["Recalling"]
 
 
-@dataclass(frozen=True, slots=True)
 class Recalling:
     """Without a ``cache`` it does nothing."""
 
-    cache: Cache | None = None
+    def __init__(self, cache: Cache | None = None) -> None:
+        self._cache = cache
+        self._store_away = False
 
     def learn(self, call: Call, admitted: Admitted) -> None:
         """What the store said of the entity's fences, and of an answer."""
         command, decision = call.command, admitted.decision
-        if self.cache is None:
+        self._store_away = False
+        if self._cache is None:
             return
-        self.cache.saw(command, _mark(command, decision))
+        self._cache.saw(command, _mark(command, decision))
         if not isinstance(decision, Replay) or call.principal is None:
             return
         if _may_keep(call, issued_here=admitted.issued_here):
-            self.cache.replayed(command, call.principal, decision, call.rules.cache_s)
+            self._cache.replayed(command, call.principal, decision, call.rules.cache_s)
 
     def keep(self, call: Call, settle: Settle, *, issued_here: bool) -> None:
         """``settle`` was recorded in time, and whole. ``issued_here``: fences of its entity were,
         when it was admitted. What took over from another attempt is left to the store."""
-        if self.cache is None or call.principal is None or call.resent or not settle.keep_body:
+        if self._cache is None or call.principal is None or call.resent or not settle.keep_body:
             return
         if _may_keep(call, issued_here=issued_here):
-            self.cache.keep(settle, call.principal, call.rules.cache_s)
+            self._cache.keep(settle, call.principal, call.rules.cache_s)
 
-    async def ask(self, call: Call) -> Response | None:
-        """What another process has put into the shared cache. Where the store answers, it is asked
-        instead: it must be for a new command, and for a repeated one it costs no more."""
-        if self.cache is None or call.principal is None:
+    async def before(self, call: Call) -> Response | None:
+        """What another process has put into the shared cache, where the store failed whoever asked
+        it last: a silent one is waited for until the send deadline."""
+        return await self._ask(call) if self._store_away else None
+
+    async def instead(self, call: Call) -> Response | None:
+        """The same, where the store has just failed. While it answers, it is asked alone: it must
+        be for a new command, and for a repeated one it costs no more."""
+        self._store_away = True
+        return await self._ask(call)
+
+    async def _ask(self, call: Call) -> Response | None:
+        if self._cache is None or call.principal is None:
             return None
-        return await self.cache.ask(call.command, call.principal, call.rules.cache_s)
+        return await self._cache.ask(call.command, call.principal, call.rules.cache_s)
 
 
 def _may_keep(call: Call, *, issued_here: bool) -> bool:

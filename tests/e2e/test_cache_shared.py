@@ -106,6 +106,7 @@ def test_another_process_replays_it_while_the_database_is_away(two: Two) -> None
 def test_where_the_database_answers_nobody_asks_redis(two: Two) -> None:
     scene = two.scene()
     two.send_and_share(scene)
+    assert two.at_two(scene).send("first", account="other").outcome == "applied"
     before = two.two.gauge(HITS)
     assert two.at_two(scene).send().outcome == "replayed"
     assert two.at_two(scene).send().outcome == "replayed"

@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,15 @@ import trustme
 from gateway.cache import Cache, Local, Sent, Shared
 from gateway.core.auth import Principal
 from gateway.core.command import Command, Settle
+from gateway.core.decide import Forward
 from gateway.core.headers import recordable
 from gateway.core.model import Response
 from gateway.core.scopes import ALL
-from tests.kit.commands import OK, attempt, command
+from gateway.proxy.admitting import Admitted
+from gateway.proxy.call import Call
+from gateway.proxy.recalling import Recalling
+from gateway.upstream import Request
+from tests.kit.commands import OK, attempt, command, rules
 from tests.kit.upstream import closed_port
 from tests.kit.valkey import Valkey, valkey
 
@@ -160,6 +166,30 @@ def test_only_the_same_command_of_the_same_tenant_is_answered(redis: Valkey) -> 
         there = Process(redis.url, prefix=b"another deployment:")
         assert await there.ask(wish()) is None
         await there.cache.close()
+
+    play(redis.url, scene)
+
+
+def test_while_the_store_is_away_it_is_asked_first(redis: Valkey) -> None:
+    client: Any = None
+    call = Call(
+        *(wish(), replace(rules(), cache_s=CACHE_S), client, Request(b"POST", b"/", ())),
+        wait_s=0,
+        tenant_name="default",
+        barred=lambda: None,
+        principal=holder(),
+    )
+
+    async def scene(one: Process, two: Process) -> None:
+        one.keep(wish())
+        await one.written()
+        recalling = Recalling(two.cache)
+        assert await recalling.before(call) is None
+        assert two.asked == []
+        assert await recalling.instead(call) == REPLAY
+        assert await recalling.before(call) == REPLAY
+        recalling.learn(call, Admitted(Forward(attempt(1)), None))
+        assert await recalling.before(call) is None
 
     play(redis.url, scene)
 
