@@ -135,7 +135,7 @@ class Gateway:
         self._settler = Settler(
             store, self.metrics.store_retry, batch_limit=batch_limit, beside=beside
         )
-        self._cache = _cache(settings, policies, self.metrics, pseudonym)
+        self._cache = self._made_cache(policies, pseudonym)
         executor = Executor(
             admitter=self._admitter,
             settler=self._settler,
@@ -287,6 +287,22 @@ class Gateway:
         keys = self.keys.current()
         return keys is not None and keys.several
 
+    def _made_cache(self, policies: Policies, pseudonym: bytes) -> Cache | None:
+        """The cache of settled responses, where a policy has use for one and there is a place."""
+        longest_s = max((command.rules.cache_s for command in policies.commands()), default=0)
+        url, room = self.settings.redis_url, self.settings.cache_mib * 2**20
+        if not longest_s or not (room or url):
+            return None
+        shared = None if url is None else Shared(url, pseudonym + b":", self.metrics.cache_wrote)
+        return Cache(
+            Local(room, longest_s),
+            shared,
+            clock=now_s,
+            wall=time.time,
+            asked=self.metrics.cache_asked,
+            barred=lambda: self.witness.lost_rows > 0,
+        )
+
     def _fences(self, door: Door, share: int) -> Fences:
         return Fences(door, FenceStore(self._database, self.witness), self.metrics, at_once=share)
 
@@ -409,20 +425,6 @@ def _check_bodies_fit(policies: Policies, memory: Memory) -> None:
                 f"request_limit of {command.rules.policy} is {limit} bytes, and all large bodies "
                 f"together may take {memory.largest}; raise {PREFIX}MEMORY_MIB, or lower it"
             )
-
-
-def _cache(
-    settings: Settings, policies: Policies, metrics: Metrics, pseudonym: bytes
-) -> Cache | None:
-    """The cache of settled responses, where a policy has use for one and there is a place."""
-    longest_s = max((command.rules.cache_s for command in policies.commands()), default=0)
-    url, room = settings.redis_url, settings.cache_mib * 2**20
-    if not longest_s or not (room or url):
-        return None
-    shared = None if url is None else Shared(url, pseudonym + b":", metrics.cache_wrote)
-    return Cache(
-        Local(room, longest_s), shared, clock=now_s, wall=time.time, asked=metrics.cache_asked
-    )
 
 
 def _asks(policies: Policies, clients: Mapping[str, Client], pseudonym: bytes) -> dict[str, Ask]:

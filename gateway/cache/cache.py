@@ -47,7 +47,8 @@ class Recall(NamedTuple):
 
 class Cache:
     """``clock``: seconds, monotonic, counting suspend; ``wall``: seconds since 1970, which other
-    processes understand. ``asked``: hears of every look."""
+    processes understand. ``asked``: hears of every look. ``barred``: whether nothing may be
+    replayed now, since the store lost rows and nobody has looked at that."""
 
     def __init__(
         self,
@@ -57,12 +58,14 @@ class Cache:
         clock: Callable[[], float],
         wall: Callable[[], float],
         asked: Callable[[Found, Asked], None],
+        barred: Callable[[], bool] = lambda: False,
     ) -> None:
         self.local = local
         self.shared = shared
         self._clock = clock
         self._wall = wall
         self._asked = asked
+        self._barred = barred
         self._verbatim = Verbatim()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -116,7 +119,7 @@ class Cache:
 
     def _look(self, wish: Wish) -> Response | None:
         record = self.local.get(wish.name)
-        if record is None:
+        if record is None or self._barred():
             return None
         entry = unpack(record)
         fits = entry.end_s > self._clock() and self._fits(wish, entry.fence)
@@ -125,7 +128,7 @@ class Cache:
     async def ask(self, command: Command, principal: Principal, cache_s: int) -> Response | None:
         """What other processes know to replay. It takes at most ``shared.READ_S``."""
         name = name_of(command, principal)
-        if self.shared is None or not name or not cache_s:
+        if self.shared is None or not name or not cache_s or self._barred():
             return None
         sealed = await self.shared.get(command.key_digest)
         if sealed is None or sealed == "failed":
