@@ -15,6 +15,7 @@ from typing import Any
 from gateway.core.answers import rows_lost
 from gateway.core.auth import Principal
 from gateway.core.forwarded import NOBODY, Trusted
+from gateway.core.headers import Head
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.core.scopes import Work, forbidden
@@ -88,8 +89,8 @@ class Door:
         self, route: Route, scope: Mapping[str, Any], receive: Receive
     ) -> Question | Refused | Gone:
         """The question, or why it is not answered."""
-        headers: Headers = tuple(scope["headers"])
-        identity = identity_of(scope, self._trusted)
+        headers = Head(scope["headers"])
+        identity = identity_of(scope, headers, self._trusted)
         principal = principal_of(self._keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
@@ -180,7 +181,8 @@ class Door:
         """At a fixed path that is only read."""
         path = scope["path"]
         route = Route("fixed", "GET", path, "work", "is only read", 0, "nothing")
-        refused = Refused(identity_of(scope, self._trusted), _method(route), unread=True)
+        identity = identity_of(scope, Head(scope["headers"]), self._trusted)
+        refused = Refused(identity, _method(route), unread=True)
         await self.refuse(route, refused, scope, receive, send, event="path_refused", path=path)
 
     async def serve(

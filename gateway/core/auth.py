@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from hmac import compare_digest
 
+from gateway.core.value import value
+
 __all__ = ["CallerKey", "Principal", "Snapshot", "Token", "format_token", "parse_token"]
 
 _TOKEN = re.compile(rb"fg_([1-9][0-9]{0,9})_([a-z0-9]{8,12})_([A-Za-z0-9_-]{43})")
@@ -45,7 +47,7 @@ class CallerKey:
     secret_digest: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Token:
     """The parts of a token. ``secret`` is never shown or stored."""
 

@@ -8,6 +8,7 @@ compared byte by byte, which is the strictest way; it is refused where a templat
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from gateway.core.canonical import (
@@ -48,6 +49,30 @@ _MEDIA = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OF_FORMS = re.compile(rb"urlencoded|multipart", re.IGNORECASE)
 
 
+class _Label:
+    """What the fields of a request say about its body, and its policy. ``types``: the lines of
+    ``Content-Type``; ``coded``: it has a ``Content-Encoding``."""
+
+    __slots__ = ("declared", "kind", "may_be_form", "must_be_ascii", "type", "why_not")
+
+    def __init__(self, types: tuple[bytes, ...], mode: BodyMode, coded: bool, empty: bool) -> None:
+        self.declared = _declared(types)
+        self.may_be_form = not types or any(map(_OF_FORMS.search, types))
+        self.type = types[0].strip(OWS) if types else b""
+        self.kind: Form = self.declared if mode == "auto" or mode == "raw" else mode
+        charset = _charset(types, self.kind)
+        self.must_be_ascii = charset is True
+        self.why_not = _why_not(self.kind, self.declared, self.type, coded=coded, empty=empty) or (
+            charset if isinstance(charset, str) else None
+        )
+
+
+_LABEL_KEPT = 128
+"""Bytes of ``Content-Type`` that are understood once for all: clients send few of them."""
+
+_label = lru_cache(256)(_Label)
+
+
 class Body:
     """One request body: read at most once, whoever asks.
 
@@ -58,32 +83,23 @@ class Body:
         "_content",
         "_is_raw",
         "_kind",
-        "_may_be_form",
+        "_label",
         "_mode",
-        "_must_be_ascii",
-        "_type",
-        "_why_not",
         "declared",
         "raw",
     )
 
     def __init__(self, raw: bytes, headers: Headers, mode: BodyMode):
-        types = values(headers, b"content-type")
-        declared = _declared(types)
-        coded = _is_coded(headers)
+        types, coded = values(headers, b"content-type"), _is_coded(headers)
+        few = sum(map(len, types)) <= _LABEL_KEPT
+        label = (_label if few else _Label)(tuple(types), mode, coded, not raw)
         self.raw = raw
         self._mode = mode
-        self._may_be_form = not types or any(map(_OF_FORMS.search, types))
-        self.declared = declared
+        self._label = label
+        self.declared = label.declared
         """The kind that ``Content-Type`` says, whatever the mode."""
-        self._type = types[0].strip(OWS) if types else b""
-        self._kind: Form = declared if mode == "auto" or mode == "raw" else mode
+        self._kind: Form = label.kind
         self._content: Content | Unreadable | None = None
-        charset = _charset(types, self._kind)
-        self._must_be_ascii = charset is True
-        self._why_not = _why_not(self._kind, declared, self._type, coded=coded, empty=not raw) or (
-            charset if isinstance(charset, str) else None
-        )
         # No body at all is no JSON, and the many clients that label it so mean no harm.
         self._is_raw = mode == "raw" or (mode == "auto" and (coded or not raw))
 
@@ -103,7 +119,7 @@ class Body:
     def may_be_form(self) -> bool:
         """Whether some reader takes parameters out of it. Rack does so without a type, and goes by
         the start of a field that is no media type."""
-        return self._kind in ("form", "multipart") or self._may_be_form
+        return self._kind in ("form", "multipart") or self._label.may_be_form
 
     @property
     def says_method(self) -> bool:
@@ -121,13 +137,14 @@ class Body:
     @property
     def unfit(self) -> Unreadable | None:
         """Why the request's fields alone keep the body from being read; ``None`` if they do not."""
-        return Unreadable(self._why_not) if self._why_not else None
+        why_not = self._label.why_not
+        return Unreadable(why_not) if why_not else None
 
     def document(self) -> Content | Unreadable:
         """The body as what it is, for the fingerprint and for templates alike."""
         if self._content is None:
             self._content = self.unfit or self._read()
-            if self._must_be_ascii and not _is_ascii(self._content, self.raw):
+            if self._label.must_be_ascii and not _is_ascii(self._content, self.raw):
                 self._content = Unreadable(_NOT_ASCII)
         return self._content
 
@@ -162,12 +179,12 @@ class Body:
             case "form":
                 return read_form(self.raw)
             case "multipart":
-                return read_multipart(self.raw, self._type)
+                return read_multipart(self.raw, self._label.type)
             case "raw":  # excluded by _why_not
                 return Unreadable("is of no kind that can be read")
 
 
-def _declared(types: list[bytes]) -> Form:
+def _declared(types: tuple[bytes, ...]) -> Form:
     """The kind that one ``Content-Type`` says; JSON is ``application/json`` or ``*/*+json`` (RFC
     6839 §3.1)."""
     if len(types) != 1:
@@ -215,7 +232,7 @@ def _undeclared(what: str, media: bytes) -> str:
     return f"is not declared as {what}; send Content-Type: {media.decode('ascii')}"
 
 
-def _charset(types: list[bytes], kind: Form) -> str | bool:
+def _charset(types: tuple[bytes, ...], kind: Form) -> str | bool:
     """Why no charset is good, or whether the body must be ASCII since another than UTF-8 is named.
     RFC 8259 knows none, and forms are UTF-8 today, but there are frameworks that decode by it."""
     if len(types) > 1:
@@ -242,10 +259,8 @@ def _is_ascii(content: Content | Unreadable, raw: bytes) -> bool:
 
 
 def _is_coded(headers: Headers) -> bool:
-    return any(
-        line.strip(OWS).lower() not in (b"", b"identity")
-        for line in values(headers, b"content-encoding")
-    )
+    lines = values(headers, b"content-encoding")
+    return bool(lines) and any(line.strip(OWS).lower() not in (b"", b"identity") for line in lines)
 
 
 _NOT_ASCII = "holds other characters than ASCII, and its charset is not UTF-8; send charset=utf-8"

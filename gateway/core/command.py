@@ -8,11 +8,12 @@ from uuid import UUID
 
 from gateway.core.headers import encode_lines, recordable
 from gateway.core.model import Response
+from gateway.core.value import value
 
 __all__ = ["Command", "Hold", "Release", "Settle", "SettleResult"]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Command:
     """One intended side effect, with everything that admit records of it.
 
@@ -68,7 +69,7 @@ class Settle:
         object.__setattr__(self, "head", encode_lines(recordable(self.response.headers)))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Release:
     """Give the key back; ``reason`` names the proof that the upstream did not execute. ``heard``:
     bytes of the attempt may have reached it, so it may know the key that was sent."""
@@ -78,7 +79,7 @@ class Release:
     heard: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Hold:
     """Record that the outcome is unknown, with what an ambiguous response said."""
 

@@ -15,6 +15,7 @@ from typing import Literal
 from uuid import UUID
 
 from gateway.core.model import Response, UnknownMode
+from gateway.core.value import value
 
 __all__ = [
     "Decision",
@@ -50,7 +51,7 @@ SettledBy = Literal["answer", "late", "resolved", "probe", "report"]
 """By its own response, in time or late; by a person; by a status query; by what was reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Known:
     """The command row that already stands under this key.
 
@@ -87,7 +88,7 @@ class Open:
     remaining_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Facts:
     """What one admit committed for one command.
 
@@ -211,7 +212,7 @@ class WaitForEntity:
     open: Open
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Forward:
     """Row 13: admitted under this call's own attempt; send it."""
 

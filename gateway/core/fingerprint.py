@@ -20,6 +20,7 @@ from gateway.core.canonical import Pointer
 from gateway.core.headers import values
 from gateway.core.keys import OWS
 from gateway.core.model import Headers
+from gateway.core.value import value
 
 __all__ = [
     "ALGORITHM",
@@ -49,7 +50,7 @@ class Recipe:
     headers: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Parts:
     """Everything of a request that its fingerprint covers, but the salt. ``headers``: lower-case
     names with their lines, in the policy's order. ``type``: as ``body_type`` gave it. ``body``: as
@@ -116,7 +117,10 @@ def body_type(headers: Headers) -> bytes:
     in lower case. Of parameters, ``charset`` makes no difference to what is read here, and a
     boundary changes with every try."""
     types = [line.partition(b";")[0] for line in values(headers, b"content-type")]
-    codings = [name for line in values(headers, b"content-encoding") for name in line.split(b",")]
+    coded = values(headers, b"content-encoding")
+    if not coded and len(types) == 1:
+        return _lower(types[0])
+    codings = [name for line in coded for name in line.split(b",")]
     named = [name for name in map(_lower, codings) if name not in (b"", b"identity")]
     return b",".join(map(_lower, types)) + b"".join(b" " + name for name in named)
 

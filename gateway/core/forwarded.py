@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from gateway.core.headers import folded, values
+from gateway.core.headers import by_names, folded, values
 from gateway.core.model import Headers
 
 __all__ = ["NOBODY", "Trusted", "caller_of", "is_forwarding", "parse_trusted", "passed_on"]
@@ -84,7 +85,7 @@ def is_forwarding(name: bytes) -> bool:
 def passed_on(headers: Headers, peer: str | None, trusted: Trusted) -> Headers:
     """``headers`` as they go up: from a trusted ``peer`` with the fields and its own address
     behind the last in each form that came, from anybody else without them."""
-    told = {index for index, (name, _) in enumerate(headers) if is_forwarding(name)}
+    told = _told(headers, is_forwarding)
     if not told:
         return headers
     if peer is None or not trusted.has(peer):
@@ -98,6 +99,11 @@ def passed_on(headers: Headers, peer: str | None, trusted: Trusted) -> Headers:
         for index, (name, value) in enumerate(headers)
         if index not in told or name.lower() == folded(name)
     )
+
+
+@by_names
+def _told(sent: tuple[bytes, ...], tells: Callable[[bytes], bool]) -> frozenset[int]:
+    return frozenset(index for index, name in enumerate(sent) if tells(name))
 
 
 def caller_of(headers: Headers, peer: str | None, trusted: Trusted) -> str | None:

@@ -10,14 +10,19 @@ that would matter it never reaches the upstream.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import compress
+from typing import TypeVar
 
 from gateway.core.model import Headers
 
 __all__ = [
     "CONTROL",
     "LOOP",
+    "Head",
+    "by_names",
     "decode_lines",
     "encode_lines",
     "end_to_end",
@@ -46,6 +51,8 @@ _HOP_BY_HOP = frozenset(
         b"http2-settings",
     }
 )
+
+_NO_NAMES: frozenset[bytes] = frozenset()
 
 CONTROL = frozenset(
     {b"authorization", b"idempotency-key", b"x-execution-fence", b"x-execution-entity"}
@@ -77,9 +84,57 @@ _NOT_RECORDED = frozenset(
 )
 
 
+class Head(tuple[tuple[bytes, bytes], ...]):
+    """The field lines of a request, which is asked for some thirty names: looked through once.
+
+    ``names``: as they were spelled, in order.
+    """
+
+    names: tuple[bytes, ...]
+    _lines: dict[bytes, list[bytes]]
+
+    def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+        made = tuple.__new__(cls, headers)
+        lines: dict[bytes, list[bytes]] = {}
+        for name, value in made:
+            lines.setdefault(name.lower(), []).append(value)
+        made._lines = lines
+        made.names = tuple([name for name, _ in made])
+        return made
+
+    def values(self, name: bytes) -> list[bytes]:
+        """As the function of that name. Not to be changed by whoever asks."""
+        return self._lines.get(name) or []
+
+
 def values(headers: Headers, name: bytes) -> list[bytes]:
     """Every line of the field ``name`` (lower case), in order."""
+    if type(headers) is Head:
+        return headers.values(name)
     return [value for key, value in headers if key.lower() == name]
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+_SHAPES = 256
+_SHAPE_NAMES, _SHAPE_BYTES = 64, 1024
+"""What is kept of names: for the 256 latest lists of them, of up to 64 names and 1 KiB. Clients of
+one kind send one list, and whoever makes lists up occupies 1 MB for each question asked of them."""
+
+
+def by_names(judge: Callable[[tuple[bytes, ...], K], T]) -> Callable[[Headers, K], T]:
+    """A question that the names of a head alone answer, and that many heads of the same names are
+    asked. What ``judge`` gives must never be changed."""
+    kept = lru_cache(_SHAPES)(judge)
+
+    def judged(headers: Headers, about: K) -> T:
+        names = headers.names if type(headers) is Head else tuple([name for name, _ in headers])
+        if len(names) > _SHAPE_NAMES or sum(map(len, names)) > _SHAPE_BYTES:
+            return judge(names, about)
+        return kept(names, about)
+
+    return judged
 
 
 def without(headers: Headers, names: frozenset[bytes]) -> Headers:
@@ -94,50 +149,83 @@ def folded(name: bytes) -> bytes:
 
 def twin(headers: Headers, names: frozenset[bytes]) -> bytes | None:
     """The first field that is none of ``names`` (lower case) and may be taken for one."""
-    alike = frozenset(map(folded, names))
-    for name, _ in headers:
+    return _twin(headers, names)
+
+
+@by_names
+def _twin(sent: tuple[bytes, ...], names: frozenset[bytes]) -> bytes | None:
+    alike = _folded(names)
+    for name in sent:
         if folded(name) in alike and name.lower() not in names:
             return name
     return None
 
 
+@lru_cache(_SHAPES)
+def _folded(names: frozenset[bytes]) -> frozenset[bytes]:
+    return frozenset(map(folded, names))
+
+
 def nominated(headers: Headers) -> frozenset[bytes]:
     """The names in every ``Connection`` line, in lower case (RFC 9110 §7.6.1)."""
-    names: Iterable[bytes] = (
-        name.strip().lower()
-        for value in values(headers, b"connection")
-        for name in value.split(b",")
-    )
-    return frozenset(names)
+    lines = values(headers, b"connection")
+    if not lines:
+        return _NO_NAMES
+    return frozenset(name.strip().lower() for value in lines for name in value.split(b","))
 
 
 def end_to_end(headers: Headers) -> Headers:
     """Drop hop-by-hop fields: the fixed ones, those any ``Connection`` line nominates, and
     ``Proxy-*`` except ``Proxy-Status``, which every hop adds to (RFC 9209 §2)."""
     dropped = _HOP_BY_HOP | nominated(headers)
-    return tuple(pair for pair in headers if not _is_hop(pair[0].lower(), dropped))
+    return tuple(compress(headers, _end_to_end(headers, dropped)))
+
+
+@by_names
+def _end_to_end(sent: tuple[bytes, ...], dropped: frozenset[bytes]) -> tuple[bool, ...]:
+    return tuple(not _is_hop(name.lower(), dropped) for name in sent)
 
 
 def sendable(headers: Headers, withheld: frozenset[bytes]) -> Headers:
     """What an upstream sees of a request's fields: those that are end to end and not ``withheld``
     (lower case), and no twin of any other."""
-    dropped = frozenset(map(folded, _HOP_BY_HOP | nominated(headers) | withheld))
-    return tuple(pair for pair in headers if not _is_hop(folded(pair[0]), dropped))
+    dropped = _HOP_BY_HOP | nominated(headers) | withheld
+    return tuple(compress(headers, _sendable(headers, dropped)))
+
+
+@by_names
+def _sendable(sent: tuple[bytes, ...], dropped: frozenset[bytes]) -> tuple[bool, ...]:
+    alike = frozenset(map(folded, dropped))
+    return tuple(not _is_hop(folded(name), alike) for name in sent)
 
 
 def relayable(headers: Headers) -> Headers:
     """What a caller sees of an upstream's response head."""
-    return without(end_to_end(headers), _OURS)
+    return tuple(compress(headers, _relayable(headers, nominated(headers))))
+
+
+@by_names
+def _relayable(sent: tuple[bytes, ...], nominated: frozenset[bytes]) -> tuple[bool, ...]:
+    dropped = _HOP_BY_HOP | nominated
+    names = [name.lower() for name in sent]
+    return tuple(name not in _OURS and not _is_hop(name, dropped) for name in names)
 
 
 def recordable(headers: Headers) -> Headers:
     """What is recorded of an upstream's response head, to be replayed."""
-    return without(relayable(headers), _NOT_RECORDED)
+    return tuple(compress(headers, _recordable(headers, nominated(headers))))
+
+
+@by_names
+def _recordable(sent: tuple[bytes, ...], nominated: frozenset[bytes]) -> tuple[bool, ...]:
+    kept = zip(sent, _relayable(tuple((name, b"") for name in sent), nominated), strict=True)
+    return tuple(stays and name.lower() not in _NOT_RECORDED for name, stays in kept)
 
 
 def loops(headers: Headers, pseudonym: bytes) -> bool:
     """Whether ``pseudonym`` received this message before, by its ``Via`` (RFC 9110 §7.6.3)."""
-    return pseudonym in map(_received_by, b",".join(values(headers, b"via")).split(b","))
+    lines = values(headers, b"via")
+    return bool(lines) and pseudonym in map(_received_by, b",".join(lines).split(b","))
 
 
 def last_hop(headers: Headers) -> bytes | None:

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Literal
 
 from gateway.core.canonical import Pointer
+from gateway.core.value import value
 
 __all__ = [
     "Exchange",
@@ -63,7 +64,7 @@ Fault = Literal[
 """Why an exchange ended before its response was complete."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Response:
     """A final response: ``status`` 200–599, raw field lines, raw body bytes (coding kept)."""
 
@@ -72,7 +73,7 @@ class Response:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Exchange:
     """What one attempt saw of the upstream.
 

@@ -11,6 +11,7 @@ from typing import Literal, assert_never
 
 from gateway.core.headers import LOOP, values
 from gateway.core.model import Exchange, Fault, Response, Rules, Stage
+from gateway.core.value import value
 
 __all__ = [
     "EVIDENCE_LIMIT",
@@ -49,7 +50,7 @@ class NotExecuted:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Answered:
     """The final response. ``kept``: its body is complete and within the keep limit.
 

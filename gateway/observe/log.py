@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
+from gateway.core.value import value
 from gateway.observe.crash import trace
 
 __all__ = ["VALUE_LIMIT", "Decided", "Level", "Value", "configure", "decision", "event"]
@@ -34,7 +35,7 @@ _LEVELS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Decided:
     """One request and what became of it. ``None`` is left out of the line.
 

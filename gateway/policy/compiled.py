@@ -11,6 +11,7 @@ from gateway.core.fingerprint import Recipe
 from gateway.core.keys import Refusal
 from gateway.core.model import Rules
 from gateway.core.secret import SecretFields
+from gateway.core.value import value
 from gateway.policy.errors import PolicyWarning
 from gateway.policy.matcher import SAFE_METHODS, Pattern, Table, check_path, split_path
 from gateway.policy.probes import Target
@@ -74,7 +75,7 @@ class CompiledCommand:
     probe_headers: SecretFields = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Match:
     """A request is this command. ``variables``: raw path segments; ``rest``: the raw path behind
     the mount."""
@@ -92,7 +93,7 @@ class Match:
         return self.upstream.target(self.rest, raw_query)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Unguarded:
     """A safe request that no command lists: it streams through, unrecorded."""
 

@@ -10,7 +10,7 @@ count as absent, and beside what they resemble the request means two things.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gateway.core.body import Body
 from gateway.core.canonical import ABSENT, Absent, Document, Json, Unreadable, lookup
@@ -19,7 +19,7 @@ from gateway.core.fingerprint import Parts, body_type, chosen_headers, fingerpri
 from gateway.core.form import Parameters, percent_decode, spelled
 from gateway.core.forwarded import is_forwarding
 from gateway.core.framing import NO_UPGRADE
-from gateway.core.headers import CONTROL, folded, nominated, twin, values
+from gateway.core.headers import CONTROL, by_names, folded, nominated, twin, values
 from gateway.core.keys import OWS, Refusal, check_key, parse_key
 from gateway.core.model import Headers
 from gateway.core.multipart import Multipart
@@ -27,6 +27,7 @@ from gateway.core.names import hides_method, says_method
 from gateway.core.outline import EXPANDED_LIMIT, Differences, differences, outline
 from gateway.core.problems import ProblemType
 from gateway.core.template import Invalid, Missing, find_beside, find_field, query_fields
+from gateway.core.value import value
 from gateway.policy.compiled import CompiledCommand, Match
 from gateway.policy.templates import Context, Placeholder
 
@@ -58,7 +59,7 @@ _UNSEEN = b"?"
 """In place of a body that is still to come: what is only true of an empty one must not hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Derived:
     """``fence`` is ``None`` where the policy passes fences over, or the caller sent none and may.
     ``parts``: the fingerprint's, all but the salt. ``members``: the body's, as they are compared;
@@ -192,14 +193,21 @@ def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
         return Refusal(
             "request-invalid", "The query holds a character that must be percent-encoded; do so."
         )
-    for name, _ in headers:
-        changed = _OVERRIDES.get(folded(name))
-        if changed is not None:
-            return Refusal(
-                "request-invalid",
-                f"The field {_shown(name)} changes the {changed}; send that {changed} itself.",
-            )
+    found = _overriding(headers, None)
+    if found is not None:
+        name, changed = found
+        return Refusal(
+            "request-invalid",
+            f"The field {_shown(name)} changes the {changed}; send that {changed} itself.",
+        )
     return _check_nominated(_NEVER_NAMED, headers)
+
+
+@by_names
+def _overriding(sent: tuple[bytes, ...], _: None) -> tuple[bytes, str] | None:
+    """The first field that overrides the method or the path, and which."""
+    found = ((name, _OVERRIDES.get(folded(name))) for name in sent)
+    return next(((name, changed) for name, changed in found if changed is not None), None)
 
 
 def _check_request(command: CompiledCommand, raw_query: bytes, headers: Headers) -> Refusal | None:

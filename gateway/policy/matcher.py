@@ -197,15 +197,12 @@ class Table(Generic[Target]):
         self, method: str, segments: Sequence[bytes]
     ) -> tuple[Pattern, Target] | Refusal | None:
         """The command of ``segments``; ``None`` if no command is meant, even loosely."""
-        exact = next(
-            (
-                entry
-                for entry in self._exact.get((method, len(segments)), ())
-                if entry[0].takes(segments)
-            ),
-            None,
-        )
-        loosened = _trimmed(tuple(_loosened(segment) for segment in segments))
+        exact = None
+        for entry in self._exact.get((method, len(segments)), ()):
+            if entry[0].takes(segments):
+                exact = entry
+                break
+        loosened = _trimmed(tuple(map(_loosened, segments)))
         if self._loosely(method, loosened) is not exact:
             return _refused(
                 "is another command to an upstream that decodes it, ignores case or drops a last "
@@ -227,14 +224,18 @@ class Table(Generic[Target]):
 
 
 def _takes(own: Sequence[bytes | None], segments: Sequence[bytes]) -> bool:
-    return len(own) == len(segments) and all(
-        segment != b"" if literal is None else literal == segment
-        for literal, segment in zip(own, segments, strict=True)
-    )
+    if len(own) != len(segments):
+        return False
+    for literal, segment in zip(own, segments, strict=True):
+        if (not segment) if literal is None else literal != segment:
+            return False
+    return True
 
 
 def _loosened(segment: bytes) -> bytes:
-    return percent_decode(segment.partition(b";")[0]).lower()
+    if b"%" in segment or b";" in segment:
+        segment = percent_decode(segment.partition(b";")[0])
+    return segment.lower()
 
 
 T = TypeVar("T")

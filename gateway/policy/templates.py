@@ -31,6 +31,7 @@ from gateway.core.template import (
     read_query,
     read_segment,
 )
+from gateway.core.value import value
 
 __all__ = ["Context", "Placeholder", "Rendered", "Source", "Template", "TemplateError", "parse"]
 
@@ -38,7 +39,7 @@ Source = Literal["path", "header", "query", "body"]
 Rendered = Value | Unreadable
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Context:
     """What a template may look at: raw path variables, raw query, fields and the body."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.command import Command
 from gateway.core.decide import Decision, Facts, Repeat, decide
+from gateway.core.value import value
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.proxy.batching import Batcher, about_admit
 from gateway.store.database import STATEMENT_TIMEOUT_S
@@ -35,7 +35,7 @@ class Admitting(Protocol):
     async def admit_free(self, commands: Sequence[Command]) -> list[Facts | None]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Admitted:
     """``lost_until``: an earlier try of this attempt may still commit until then, on the clock.
     ``issued_here``: fences of the entity are."""

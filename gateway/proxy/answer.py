@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from gateway.core.decide import SettledBy
 from gateway.core.headers import LOOP, relayable
 from gateway.core.model import Headers, Response
 from gateway.core.problems import Problem, ProblemType, body_of
+from gateway.core.value import value
 from gateway.upstream import Transfer
 
 __all__ = ["Answer", "Evidence", "Label", "of_problem", "relay", "replay"]
@@ -32,7 +32,7 @@ _EVIDENCE: Mapping[SettledBy, Evidence] = {
 _PROBLEM_TYPE = (b"content-type", b"application/problem+json")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Answer:
     """``stream``: where the rest of a large body comes from, behind ``body``; whoever sends the
     answer relays or closes it. ``compared`` is false where the key was

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from uuid import uuid4
 
 from gateway.core.auth import Principal
@@ -11,6 +11,7 @@ from gateway.core.command import Command
 from gateway.core.headers import handed_on
 from gateway.core.model import Rules
 from gateway.core.problems import Problem
+from gateway.core.value import value
 from gateway.proxy.shares import Flight, Held
 from gateway.upstream import Client, Deadlines, Request
 
@@ -29,7 +30,7 @@ _STOP_BEFORE_S = 1
 """The attempt stops this much before the database calls it unknown, against clocks that drift."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Call:
     """``command`` carries the attempt of the current round; each round is an attempt of its own,
     so that a try which may still commit is never mistaken for a later one. ``barred``: why its
@@ -76,7 +77,7 @@ class Call:
         return replace(self, command=replace(self.command, attempt=uuid4()))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Plan:
     """An attempt's own limits, counted from before its admit left; readings of the clock."""
 

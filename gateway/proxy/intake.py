@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
@@ -18,7 +19,7 @@ from gateway.core.auth import Principal, Snapshot
 from gateway.core.command import Command
 from gateway.core.fingerprint import key_digest, upstream_key
 from gateway.core.forwarded import NOBODY, Trusted, caller_of, passed_on
-from gateway.core.headers import CONTROL, handed_on, loops, sendable, values
+from gateway.core.headers import CONTROL, Head, handed_on, loops, sendable, values
 from gateway.core.keys import Refusal
 from gateway.core.local import foreign
 from gateway.core.model import Headers, Rules
@@ -26,6 +27,7 @@ from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.core.scopes import forbidden, policy_scope
 from gateway.core.secret import revealed
+from gateway.core.value import value
 from gateway.limits import BODY_S, READ_S
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
@@ -79,7 +81,7 @@ class Keys(Protocol):
         """``None`` where the last snapshot is too old to trust."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Identity:
     """Who asks, and under which id its log lines stand. ``caller``: the address it came from, as
     far as that can be believed."""
@@ -117,7 +119,7 @@ class Mismatch:
     fence: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Passage:
     """A safe request that streams through, unrecorded; its body is still to be read."""
 
@@ -128,7 +130,7 @@ class Passage:
     inflow: Inflow
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Admissible:
     """A guarded request, read whole."""
 
@@ -167,8 +169,8 @@ class Intake:
     async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
         """Take one request in, its body included if it is a command. ``at_a_limit`` says why no
         further command can be taken now, if none can; it is asked before the body is read."""
-        headers: Headers = tuple(scope["headers"])
-        identity = identity_of(scope, self.trusted)
+        headers = Head(scope["headers"])
+        identity = identity_of(scope, headers, self.trusted)
         if loops(headers, self.pseudonym):
             return Refused(identity, _loop(scope), unread=True)
         principal = principal_of(self.keys, headers)
@@ -288,7 +290,7 @@ class Intake:
         request = Request(
             method.encode("ascii"),
             match.target(query),
-            self._headers_up(match.upstream, scope, identity, match, command),
+            self._headers_up(match.upstream, scope, headers, identity, match, command),
             body,
         )
         unwritable = _unwritable(request)
@@ -331,7 +333,7 @@ class Intake:
         request = Request(
             scope["method"].encode("ascii"),
             found.target(query),
-            self._headers_up(found.upstream, scope, identity),
+            self._headers_up(found.upstream, scope, headers, identity),
             Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
         )
         unwritable = _unwritable(request)
@@ -344,20 +346,19 @@ class Intake:
         self,
         upstream: Upstream,
         scope: Mapping[str, Any],
+        headers: Headers,
         identity: Identity,
         match: Match | None = None,
         command: Command | None = None,
     ) -> Headers:
         """The caller's end-to-end fields in their order; ours behind them."""
-        ours = list(revealed(upstream.headers))
-        withheld = CONTROL
+        ours = revealed(upstream.headers)
+        authorized = False
         if match is not None and command is not None:
             ours += _guarded_fields(match, command)
             # A gateway key speaks to us; whatever the policy says, no upstream gets to see it.
-            if match.command.pass_authorization and not identity.holds_key:
-                withheld -= {b"authorization"}
-        dropped = _REPLACED | withheld | {name.lower() for name, _ in ours}
-        kept = sendable(tuple(scope["headers"]), dropped)
+            authorized = match.command.pass_authorization and not identity.holds_key
+        kept = sendable(headers, _withheld(tuple([name for name, _ in ours]), authorized))
         kept = passed_on(kept, _peer(scope), self.trusted)
         via = (b"via", b"%b %b" % (scope["http_version"].encode(), self.pseudonym))
         return ((b"host", upstream.authority), *kept, *ours, via)
@@ -376,9 +377,8 @@ def principal_of(keys: Keys, headers: Headers) -> Principal | Problem:
     return principal or _UNAUTHENTICATED
 
 
-def identity_of(scope: Mapping[str, Any], trusted: Trusted) -> Identity:
+def identity_of(scope: Mapping[str, Any], headers: Headers, trusted: Trusted) -> Identity:
     """What is known of whoever asks before its key is looked at."""
-    headers: Headers = tuple(scope["headers"])
     return Identity(request_id_of(headers), caller=caller_of(headers, _peer(scope), trusted))
 
 
@@ -445,12 +445,20 @@ def request_id_of(headers: Headers) -> str:
     return uuid4().hex
 
 
-def _guarded_fields(match: Match, command: Command) -> list[tuple[bytes, bytes]]:
-    fields: list[tuple[bytes, bytes]] = []
+@lru_cache(256)  # of what policies name: few lists
+def _withheld(ours: tuple[bytes, ...], authorized: bool) -> frozenset[bytes]:
+    """What does not go up of the caller's fields, beside those of this hop: what stands in ``ours``
+    as well, and what speaks to the gateway. ``authorized``: but for ``Authorization``."""
+    control = CONTROL - {b"authorization"} if authorized else CONTROL
+    return _REPLACED | control | {name.lower() for name in ours}
+
+
+def _guarded_fields(match: Match, command: Command) -> Headers:
+    fields: Headers = ()
     if match.command.send_key is not None and command.upstream_key is not None:
-        fields.append((match.command.send_key, command.upstream_key.encode("ascii")))
+        fields += ((match.command.send_key, command.upstream_key.encode("ascii")),)
     if match.command.send_fence is not None and command.fence is not None:
-        fields.append((match.command.send_fence, b"%d" % command.fence))
+        fields += ((match.command.send_fence, b"%d" % command.fence),)
     return fields
 
 

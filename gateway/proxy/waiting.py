@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from gateway.core.value import value
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe import log
 from gateway.proxy.shares import Several, Share, alone
@@ -25,7 +26,7 @@ POLL_S = 0.1
 cheap statement per process."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Key:
     """A waited-for key; a change of it wakes all who wait: each gets the recorded answer."""
 
@@ -33,7 +34,7 @@ class Key:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Entity:
     """A waited-for entity; a change of it wakes one: only one can take the slot."""
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.core.model import Headers
+from gateway.core.value import value
 
 __all__ = ["PIECE", "Deadlines", "Request", "Streamed", "body_parts", "encode_head"]
 
@@ -28,7 +29,7 @@ class Streamed:
     pull: Callable[[], Awaitable[bytes | None]]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Request:
     """One request, ready to be written.
 
@@ -43,7 +44,7 @@ class Request:
     body: bytes | Streamed = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Deadlines:
     """Readings of the client's clock, in seconds.
 
