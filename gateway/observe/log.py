@@ -10,9 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
+from typing import Literal, TextIO, TypeVar
 
 from gateway.core.value import value
 from gateway.observe.crash import trace
@@ -25,6 +31,9 @@ VALUE_LIMIT = 4096
 Level = Literal["debug", "info", "warning", "error"]
 Value = str | int | float | bool | None
 
+T = TypeVar("T")
+
+_ROOT = logging.getLogger()
 _LOGGER = logging.getLogger("gateway")
 _FIELDS = "gateway_fields"
 _LEVELS = {
@@ -71,6 +80,8 @@ class Decided:
 
 
 _DECIDED = tuple(each.name for each in fields(Decided))
+_STARTS = tuple(f', "{name}": ' for name in _DECIDED)
+_values: Callable[[Decided], tuple[Value, ...]] = attrgetter(*_DECIDED)
 
 
 def configure(
@@ -81,7 +92,7 @@ def configure(
     ``messages``: whether the messages of exceptions are kept. In a gateway they hold what callers
     and upstreams sent; in a worker they are its owner's own words.
     """
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler = _Lines(sys.stderr if stream is None else stream)
     handler.setFormatter(_JsonFormatter(messages))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -93,9 +104,16 @@ def configure(
 
 def decision(decided: Decided) -> None:
     """Log one decision (level info)."""
-    if _LOGGER.isEnabledFor(logging.INFO):
-        found = ((name, getattr(decided, name)) for name in _DECIDED)
-        _emit(logging.INFO, "decision", {name: value for name, value in found if value is not None})
+    if not _LOGGER.isEnabledFor(logging.INFO):
+        return
+    values = _values(decided)
+    match _ROOT.handlers:
+        case [_Lines() as ours]:  # nearly always: a line for each request has to be cheap
+            ours.write(_decision(values))
+        case _:
+            found = zip(_DECIDED, values, strict=True)
+            given: dict[str, Value] = {name: each for name, each in found if each is not None}
+            _emit(logging.INFO, "decision", given)
 
 
 def event(name: str, *, level: Level = "info", **values: Value) -> None:
@@ -112,11 +130,43 @@ def _emit(level: int, name: str, values: dict[str, Value]) -> None:
     _LOGGER.handle(record)
 
 
-def _short(value: object) -> object:
+def _short(value: T) -> T | str:
     """``value``, cut where somebody made it long."""
     if isinstance(value, str) and len(value) > VALUE_LIMIT:
         return value[:VALUE_LIMIT] + "…"
     return value
+
+
+def _decision(values: tuple[Value, ...]) -> str:
+    """The line that the formatter would make."""
+    parts = [f'{{"time": "{_stamp(time.time())}", "level": "info", "event": "decision"']
+    for start, each in zip(_STARTS, values, strict=True):
+        if each is not None:
+            is_text = isinstance(each, str)
+            parts += (start, encode_basestring_ascii(_short(str(each))) if is_text else repr(each))
+    parts.append("}\n")
+    return "".join(parts)
+
+
+def _stamp(at: float) -> str:
+    """UTC to the millisecond."""
+    seconds, rest = divmod(at, 1)
+    return f"{_second(int(seconds))}.{int(rest * 1000):03}Z"
+
+
+@lru_cache(2)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat().removesuffix("+00:00")
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Where all lines go, one write for each."""
+
+    def write(self, line: str) -> None:
+        """``line`` ends itself. What cannot be written is lost, as with any other line."""
+        with self.lock or nullcontext(), suppress(OSError, ValueError):
+            self.stream.write(line)
+            self.flush()
 
 
 class _JsonFormatter(logging.Formatter):
@@ -125,9 +175,8 @@ class _JsonFormatter(logging.Formatter):
         self._messages = messages
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, object] = {
-            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": _stamp(record.created),
             "level": record.levelname.lower(),
         }
         values = record.__dict__.get(_FIELDS)

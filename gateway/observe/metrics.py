@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.core.command import SettleResult
 from gateway.core.decide import Decision
 from gateway.core.evidence import Probed
 from gateway.core.problems import TYPES, ProblemType
+from gateway.observe.durations import Durations
 from gateway.observe.jobmetrics import NO_LABELS, JobMetrics, Labels
 
 __all__ = ["Asked", "Found", "Kept", "Metrics", "Operation", "RequestOutcome", "Wrote"]
@@ -48,6 +49,7 @@ class Metrics:
     def __init__(self, policies: Iterable[str] = (), labels: Labels = NO_LABELS) -> None:
         self._policies = frozenset(policies)
         self._registry = CollectorRegistry()
+        self._counted: dict[tuple[Counter, *tuple[str, ...]], int] = {}
         self._requests = self._counter(
             "requests", "Requests answered, by outcome.", "policy", "outcome"
         )
@@ -94,25 +96,26 @@ class Metrics:
 
     def request(self, policy: str | None, outcome: RequestOutcome) -> None:
         """One request was answered."""
-        self._requests.labels(self._known(policy), outcome).inc()
+        self._count(self._requests, self._known(policy), outcome)
 
     def problem(self, kind: ProblemType) -> None:
         """One problem document was sent."""
-        self._problems.labels(kind).inc()
+        self._count(self._problems, kind)
 
     def decided(self, policy: str | None, decision: Decision, admit_s: float) -> None:
         """One command was decided; ``admit_s`` seconds from asking to knowing."""
-        self._decisions.labels(self._known(policy), type(decision).__name__).inc()
-        self._admit.labels(self._known(policy)).observe(admit_s)
+        known = self._known(policy)
+        self._count(self._decisions, known, type(decision).__name__)
+        self._admit.observe(known, admit_s)
 
     def sent(self, policy: str | None, send_s: float) -> None:
         """One attempt ended, however; ``send_s`` seconds after it began."""
-        self._send.labels(self._known(policy)).observe(send_s)
+        self._send.observe(self._known(policy), send_s)
 
     def settled(self, policy: str | None, result: SettleResult, settle_s: float) -> None:
         """One response was recorded. Counts late evidence and suspected duplicates as well."""
-        self._settles.labels(result).inc()
-        self._settle.labels(self._known(policy)).observe(settle_s)
+        self._count(self._settles, result)
+        self._settle.observe(self._known(policy), settle_s)
         if result in ("late", "contradicts", "resolved"):
             self._late.inc()
         elif result == "duplicate":
@@ -177,7 +180,15 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """The exposition document and its content type."""
+        counted, self._counted = self._counted, {}
+        for (counter, *labels), count in counted.items():
+            counter.labels(*labels).inc(count)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def _count(self, counter: Counter, *labels: str) -> None:
+        """One more, which the counter itself hears of when it is rendered: it would take a lock and
+        look its labels up at each."""
+        self._counted[counter, *labels] = self._counted.get((counter, *labels), 0) + 1
 
     def _known(self, policy: str | None) -> str:
         return policy if policy in self._policies and policy is not None else _NO_POLICY
@@ -185,10 +196,10 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fencegate_{name}", text, labels, registry=self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            f"fencegate_{name}_seconds", text, ("policy",), buckets=buckets, registry=self._registry
-        )
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Durations:
+        made = Durations(f"fencegate_{name}_seconds", text, buckets)
+        self._registry.register(made)
+        return made
 
     def _show_zeros(self) -> None:
         """Series that an alarm watches must be there before they first count."""

@@ -84,6 +84,30 @@ def test_nothing_from_outside_begins_a_line_or_is_lost(text: str) -> None:
         assert json.dumps(read) == json.dumps(text)
 
 
+@given(
+    st.builds(
+        Decided,
+        request_id=st.text(),
+        status=st.integers(100, 599),
+        outcome=st.just("applied"),
+        entity=st.none() | st.text() | st.just("x" * 5000),
+        fence=st.none() | st.integers(0, 2**63),
+        admit_ms=st.none() | st.floats(0, 1e9),
+    )
+)
+def test_a_decision_is_the_line_that_the_formatter_would_make(decided: Decided) -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    decision(decided)
+    logging.getLogger().addHandler(logging.NullHandler())  # from here on by way of the library
+    decision(decided)
+    own, usual = stream.getvalue().splitlines()
+    stamp = len('{"time": "2026-01-01T00:00:00.000Z"')
+    assert own[stamp:] == usual[stamp:]
+    assert own[:10] == usual[:10]
+    assert own[stamp - 2 : stamp] == 'Z"'
+
+
 def test_the_level_is_kept_and_other_libraries_speak_json_too() -> None:
     stream = io.StringIO()
     configure("warning", stream)
