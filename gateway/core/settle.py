@@ -15,6 +15,7 @@ from gateway.core.value import value
 
 __all__ = [
     "EVIDENCE_LIMIT",
+    "LOOP_DETECTED",
     "Answered",
     "NotExecuted",
     "NotSent",
@@ -28,6 +29,9 @@ __all__ = [
 
 EVIDENCE_LIMIT = 2048
 """Bytes of an ambiguous response's body kept as evidence: an error page's first screen."""
+
+LOOP_DETECTED = 508
+"""The status by which a gateway refuses a loop (RFC 5842 §7.2)."""
 
 Sent = Literal["no", "yes", "unknown"]
 
@@ -111,7 +115,7 @@ def _looped(response: Response) -> list[bytes]:
     If it is another's, that one handed our request on, and what else it did it alone knows. As an
     answer it would be replayed for ever, long after the route is mended.
     """
-    return values(response.headers, LOOP) if response.status == 508 else []
+    return values(response.headers, LOOP) if response.status == LOOP_DETECTED else []
 
 
 def after_resend(outcome: Outcome, rules: Rules) -> Answered | Unknown:

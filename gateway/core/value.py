@@ -11,24 +11,29 @@ from __future__ import annotations
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING
 
-__all__ = ["value"]
+__all__ = ["altered", "value"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as value
+    from dataclasses import replace as altered
 else:
+
+    def altered(of, /, **changes):
+        """As ``dataclasses.replace``, for what is a ``value``."""
+        return type(of).__altered__(of, **changes)
 
     def value(*, frozen, slots, kw_only=False):
         """As ``dataclass``, for a class that is frozen, has slots and no ``__post_init__``."""
 
         def made(cls):
             cls = dataclass(frozen=frozen, slots=slots, kw_only=kw_only)(cls)
-            cls.__init__ = _init(cls)
+            cls.__init__, cls.__altered__ = _made(cls)
             return cls
 
         return made
 
 
-def _init(cls: type) -> object:
+def _made(cls: type) -> tuple[object, object]:
     each = fields(cls)
     twin = type(cls.__name__, (), {"__slots__": [field.name for field in each]})
     names: dict[str, object] = {"_twin": twin, "_cls": cls, "_none": MISSING}
@@ -41,9 +46,15 @@ def _init(cls: type) -> object:
             made = f"_make_{given}() if {given} is _none else {given}"
         lines.append(f"self.{given} = {made}")
     lines.append("self.__class__ = _cls")
+    own = [field.name for field in each]
+    copied = ", ".join(f"{name}=_none" for name in own)
+    more = [f"def __altered__(self, *, {copied}):", "new = _new(_twin)"]
+    more += [f"new.{name} = self.{name} if {name} is _none else {name}" for name in own]
+    more += ["new.__class__ = _cls", "return new"]
+    names["_new"] = object.__new__
     # As dataclasses does, from names of our own.
-    exec("\n ".join(lines), names)
-    return names["__init__"]
+    exec("\n ".join(lines) + "\n" + "\n ".join(more), names)
+    return names["__init__"], names["__altered__"]
 
 
 def _parameters(each: tuple[Field[object], ...], names: dict[str, object]) -> list[str]:

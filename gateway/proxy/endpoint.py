@@ -12,8 +12,9 @@ from gateway import faults
 from gateway.core.headers import values
 from gateway.core.model import Headers, Rules
 from gateway.core.problems import Problem
+from gateway.core.value import altered
 from gateway.proxy.answer import Answer, of_problem, replay
-from gateway.proxy.background import Background
+from gateway.proxy.background import Background, first_of
 from gateway.proxy.body import Gone, Inflow, announced, drain
 from gateway.proxy.execute import Executor, Trace
 from gateway.proxy.intake import Admissible, Intake, Passage, Recalled, Refused, request_id_of
@@ -100,7 +101,7 @@ class Endpoint:
                 self._journal.recalled(taken, answer)
                 await respond(answer, send)
             case Admissible():
-                await self._execute(taken, receive, send)
+                await self._execute(taken, scope, receive, send)
 
     async def _refuse(
         self, refused: Refused, scope: Mapping[str, Any], receive: Receive, send: Send
@@ -124,7 +125,7 @@ class Endpoint:
         hang_up = asyncio.ensure_future(inflow.hung_up())
         request_id, delivering = passage.identity.request_id, False
         try:
-            await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(work, hang_up)
             if inflow.gone or not work.done():
                 return
             answer = work.result()
@@ -153,19 +154,21 @@ class Endpoint:
                 work.cancel()  # nobody waits for it: its connection is closed
                 work.add_done_callback(lambda _: place.close())
 
-    async def _execute(self, taken: Admissible, receive: Receive, send: Send) -> None:
+    async def _execute(
+        self, taken: Admissible, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
         flight = self._take_off(taken)  # again: reading the body took its time
         if isinstance(flight, Problem):
             taken.call.held.close()
             await self._refuse(Refused(taken.identity, flight), {}, receive, send)
             return
-        taken = replace(taken, call=replace(taken.call, flight=flight))
+        taken = altered(taken, call=altered(taken.call, flight=flight))
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
-        hang_up = asyncio.ensure_future(_disconnected(receive))
+        hang_up = _hang_up(scope, receive)
         request_id, delivering = taken.identity.request_id, False
         try:
-            await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(work, hang_up)
             if work.done() and (answer := work.result()) is not None:
                 delivering = True
                 faults.reach("reply.before")
@@ -225,9 +228,8 @@ async def _deliver(
         await respond(answer, send, head_only=head_only)
         return None
     relay = asyncio.ensure_future(respond(answer, send, head_only=head_only))
-    either: set[asyncio.Future[Any]] = {relay, hang_up}
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(relay, hang_up)
     finally:
         relay.cancel()  # nothing where it has ended; else its stream is closed on the way out
     try:
@@ -251,6 +253,12 @@ def _let_go(work: asyncio.Task[Answer] | asyncio.Task[Answer | None]) -> None:
         answer = work.result()
         if answer is not None and answer.stream is not None:
             answer.stream.close()
+
+
+def _hang_up(scope: Mapping[str, Any], receive: Receive) -> asyncio.Future[None]:
+    """Done when the caller is gone. Our own server says so by itself, which costs no task."""
+    told: Callable[[], asyncio.Future[None]] | None = scope.get("state", {}).get("hang_up")
+    return asyncio.ensure_future(_disconnected(receive)) if told is None else told()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -37,6 +37,7 @@ from gateway.core.model import Exchange, Response
 from gateway.core.problems import Problem
 from gateway.core.recheck import after_attempt, until_asked
 from gateway.core.settle import (
+    LOOP_DETECTED,
     Answered,
     NotExecuted,
     NotSent,
@@ -50,7 +51,7 @@ from gateway.limits import ADMIT_TURN_S
 from gateway.observe.metrics import Found
 from gateway.proxy.admitting import Admitted, Admitter
 from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
-from gateway.proxy.background import Background
+from gateway.proxy.background import Background, first_of
 from gateway.proxy.call import Call, Plan, plan
 from gateway.proxy.line import Late, Line
 from gateway.proxy.recalling import Recalling
@@ -341,7 +342,8 @@ class Executor:
         faults.reach("answer.whole")
         outcome = _judge(call, transfer.exchange)
         trace.exchange, trace.send_s = transfer.exchange, self.clock() - began
-        call = call.bare()  # what is left to do may outlast it by far
+        if not isinstance(outcome, Answered):
+            call = call.bare()  # what is left to do may outlast it by far
         match outcome:
             case NotSent():
                 transfer.close()
@@ -415,7 +417,7 @@ class Executor:
     async def _until(self, limits: Plan, recording: asyncio.Task[None]) -> bool:
         """Wait for a recording until the command's deadline; it goes on behind that."""
         left = limits.settled - self.clock()
-        await asyncio.wait({recording}, timeout=max(left, 0))
+        await first_of(recording, within_s=max(left, 0))
         if not recording.done() or recording.cancelled():
             return False
         recording.result()  # a bug is raised: nothing is relayed as recorded that was not (G4)
@@ -458,7 +460,7 @@ class Executor:
         if exchange is None:
             return
         # Another attempt may have taken over meanwhile: a key "in use" then says nothing of this.
-        outcome = after_resend(classify(exchange, call.rules, call.hop), call.rules)
+        outcome = after_resend(classify(exchange, call.rules, _hop(call, exchange)), call.rules)
         if isinstance(outcome, Answered):
             faults.reach("answer.late")
             await asyncio.wait({held})  # "unknown" is on record before what heals it
@@ -499,8 +501,14 @@ def _recalled(response: Response | None, trace: Trace) -> Answer | None:
 
 
 def _judge(call: Call, exchange: Exchange) -> Outcome:
-    outcome = classify(exchange, call.rules, call.hop)
+    outcome = classify(exchange, call.rules, _hop(call, exchange))
     return after_resend(outcome, call.rules) if call.resent else outcome
+
+
+def _hop(call: Call, exchange: Exchange) -> bytes | None:
+    """Asked for only where somebody may have refused it as a loop: nearly never."""
+    response = exchange.response
+    return call.hop if response is not None and response.status == LOOP_DETECTED else None
 
 
 def _reason(outcome: Unknown) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -27,7 +27,7 @@ from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.core.scopes import forbidden, policy_scope
 from gateway.core.secret import revealed
-from gateway.core.value import value
+from gateway.core.value import altered, value
 from gateway.limits import BODY_S, READ_S
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
@@ -176,7 +176,7 @@ class Intake:
         principal = principal_of(self.keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
-        identity = replace(identity, principal=principal)
+        identity = altered(identity, principal=principal)
         self.memory.account(scope, principal.tenant)
         found = self.policies.match(scope["method"], scope["raw_path"])
         if isinstance(found, Match | Unguarded):

@@ -490,7 +490,7 @@ _PROXY = [
     Mutant(
         "gateway/proxy/call.py",
         "each round is an attempt of its own",
-        "replace(self.command, attempt=uuid4())",
+        "altered(self.command, attempt=uuid4())",
         "self.command",
         (f"{_CALL}test_each_round_is_an_attempt_of_its_own",),
     ),

@@ -291,7 +291,7 @@ UNKNOWNS = [
     Mutant(
         "gateway/proxy/execute.py",
         "a late refusal of one attempt ends nothing of another",
-        "outcome = after_resend(classify(exchange, call.rules, call.hop), call.rules)",
+        "outcome = after_resend(classify(exchange, call.rules, _hop(call, exchange)), call.rules)",
         "outcome = classify(exchange, call.rules)",
         (f"{_RESEND}test_a_late_refusal_of_the_first_attempt_ends_nothing_of_the_second",),
     ),
