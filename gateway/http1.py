@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.core.framing import (
@@ -23,8 +25,10 @@ from gateway.core.framing import (
     expects_continue,
     has_body,
 )
+from gateway.core.headers import Head
 from gateway.core.problems import Problem
 from gateway.core.settle import Sent
+from gateway.cycle import Cycle, Exchange
 from gateway.idle import Idle
 from gateway.limits import CROWDED_HEAD_S, FRESH_S, HEAD_S, ROOM_TO_REFUSE, TAKE_S
 from gateway.observe import log
@@ -32,7 +36,7 @@ from gateway.policy.fields import FIXED_PATHS
 from gateway.proxy.answer import of_problem
 from gateway.proxy.endpoint import respond_unread
 from gateway.proxy.intake import request_id_of
-from gateway.proxy.respond import Message, Receive, Send, fields
+from gateway.proxy.respond import Receive, Send, fields
 from gateway.proxy.shares import Untaken
 from gateway.upstream import reset
 
@@ -43,8 +47,6 @@ IGNORED_LIMIT = 1024 * 1024
 
 _END = b"\r\n\r\n"
 """Of a head, of trailers, and of a last chunk without any."""
-
-_App = Callable[[Any, Any, Any], Awaitable[None]]
 
 _FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
 _TOO_SLOW = f"Send the whole head within {HEAD_S:.0f} s."
@@ -84,12 +86,13 @@ class Http1Protocol(HttpToolsProtocol):
     _head_open = False
     _in_body = False  # behind a head, and before the end of its message
     _read = b""
-    _lead: bytearray | None = None  # what was read of a head so far, and of blank lines before it
+    _lead: bytes | bytearray | None = None  # what was read of a head so far, or of blank lines
     _last = b""  # the end of what was read before, as long as that of a head
     _body_at = 0  # where in this read a body begins
     _body_bytes = 0  # of a body, in this read
     _coded = False  # whether the present message comes in chunks
     _line_bytes = 0  # of the head's lines so far, or of the trailers'
+    _headed = False  # whether this read ended a head
     _got_on = False  # whether this read ended a head or a message, or held bytes of a body
     _idle_bytes = 0  # of reads since one that got on
     _ignoring = False
@@ -97,6 +100,8 @@ class Http1Protocol(HttpToolsProtocol):
     _taking: asyncio.TimerHandle | None = None
     _leaving: asyncio.TimerHandle | None = None
     _untaken: Untaken | None = None
+    _resting: asyncio.TimerHandle | None = None
+    _rests_since: float | None = None  # on the loop's clock
     _awaited: asyncio.TimerHandle | None = None  # the end of a head, or its first byte
     _fresh = True  # no byte has come yet
     _lost = False
@@ -137,9 +142,12 @@ class Http1Protocol(HttpToolsProtocol):
         self._idle.left(self.transport)
         self._taken()
         self._came()
-        if self._leaving is not None:
-            self._leaving.cancel()
+        for timer in (self._leaving, self._resting):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+        if isinstance(self.cycle, Cycle):
+            self.cycle.lost()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -187,7 +195,10 @@ class Http1Protocol(HttpToolsProtocol):
             self._leaving = self.loop.call_later(TAKE_S, reset, self.transport)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._rest()
         self._let_go()
         self._see_whether_idle()
         if self.transport.is_closing():
@@ -198,8 +209,8 @@ class Http1Protocol(HttpToolsProtocol):
     def _let_go(self) -> None:
         """Of what was read for the request that is answered: the connection may lie idle for long.
         Its state stays, which says how what waits for the caller counts."""
-        self.cycle.scope = {"state": _state(self.cycle)}  # type: ignore[typeddict-item]
-        self.cycle.body = bytearray()
+        assert isinstance(self.cycle, Cycle)
+        self.cycle.let_go()
         if not self._head_open:
             self.scope, self.headers, self.url = self.cycle.scope, [], b""
 
@@ -213,8 +224,21 @@ class Http1Protocol(HttpToolsProtocol):
         else:
             self._idle.left(self.transport)
 
-    def timeout_keep_alive_handler(self) -> None:
-        if not self.transport.is_closing():
+    def _rest(self) -> None:
+        """Lie idle, for as long as that is allowed. One timer looks again and again: another for
+        each answer would cost more than all that it tells."""
+        self._rests_since = self.loop.time()
+        if self._resting is None:
+            self._resting = self.loop.call_later(self.timeout_keep_alive, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        if self._rests_since is None or self.transport.is_closing():
+            return
+        left = self._rests_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._resting = self.loop.call_later(left, self._rested)
+        else:
             self._close()
 
     def resume_writing(self) -> None:
@@ -233,17 +257,18 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             self._throw_away(data)
             return
-        self._got_on = False
+        self._got_on = self._headed = False
         self._read = data
         self._body_at = self._body_bytes = 0
         if not self._in_body:
-            self._lead = self._lead or bytearray()
-            self._lead += data
-        if self._fresh or (self._awaited is None and _answered(self.cycle)):
-            # Also for blank lines in front, of which the parser says nothing.
-            self._fresh = False
-            self._await(HEAD_S)
+            self._gather(data)
+        begins = self._fresh or (self._awaited is None and _answered(self.cycle))
+        self._rests_since = None
         super().data_received(data)
+        if begins and not self._headed and not self._lost:
+            # Also for blank lines in front, of which the parser says nothing.
+            self._await(HEAD_S)
+        self._fresh = False
         self._hand_on()
         if self._lead is None and not self._in_body and not self._ignoring:
             self._lead = self._left_over(data)
@@ -256,14 +281,23 @@ class Http1Protocol(HttpToolsProtocol):
             self._refuse(TOO_LONG)
         self._see_whether_idle()
 
-    def _left_over(self, data: bytes) -> bytearray:
+    def _gather(self, data: bytes) -> None:
+        """Nearly always a head comes in one read; where it drips, none is copied for each."""
+        if not self._lead:
+            self._lead = data
+            return
+        if not isinstance(self._lead, bytearray):
+            self._lead = bytearray(self._lead)
+        self._lead += data
+
+    def _left_over(self, data: bytes) -> bytes:
         """What stands behind the end of a message in one read with it. The parser passes over line
         ends there, and a bare one would not be seen by who checks the next head."""
         if not self._coded:
-            return bytearray(data[self._body_at + self._body_bytes :])
+            return data[self._body_at + self._body_bytes :]
         read = self._last + data
         ends = read[len(read.rstrip(b"\r\n")) :]
-        return bytearray(ends[len(_END) :])
+        return ends[len(_END) :]
 
     # -- from the parser; nothing that it finds has an effect once further requests are ignored
 
@@ -283,35 +317,65 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             return
         self._count_line(len(url))
-        super().on_url(url)
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._ignoring:
             return
-        self._count_line(len(name) + len(value) + len(": \r\n"))
+        size = self._line_bytes = self._line_bytes + len(name) + len(value) + 4  # ": \r\n"
+        if size > HEAD_LIMIT:
+            self._stop(TOO_LONG)
         # A trailer is no header (RFC 9110 §6.5.1): it must not name a key or a fence.
         if self._head_open:
             if len(self.headers) == LINES_LIMIT:
                 self._stop(TOO_MANY)
             # The parser leaves the blanks behind a value, which are no part of it (RFC 9112 §5.1).
-            super().on_header(name, value.rstrip(b" \t"))
+            self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         if self._ignoring:
             return
-        self._got_on = True
+        self._got_on = self._headed = True
         self._came()
         if not _answered(self.cycle):
             self._ignore_further()
             return
-        self._count_line(len(self.parser.get_method()) + len("  HTTP/1.1\r\n\r\n"))
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        self._count_line(len(method) + len("  HTTP/1.1\r\n\r\n"))
         self._head_open, self._line_bytes = False, 0
         self._in_body = True
-        self._check_head()
-        self._see_expectation()
-        super().on_headers_complete()
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # the parser reads no further request either
+        headers = Head(self.headers)
+        self._check_head(method, version, headers)
+        self._begin(method, version, self._see_expectation(version, headers))
+
+    def _begin(self, method: bytes, version: str, headers: Head) -> None:
+        """Start the application on a request whose head is good."""
+        found = httptools.parse_url(self.url)
+        path = found.path.decode("ascii")
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope |= {
+            "http_version": version,
+            "method": method.decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": found.path,
+            "query_string": found.query or b"",
+            "headers": headers,
+        }
+        upgrades = self.parser.should_upgrade()  # the parser then reads no further request
+        self.cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[],
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and not upgrades and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         if self._ignoring:
@@ -335,21 +399,21 @@ class Http1Protocol(HttpToolsProtocol):
         self._hand_on()
         super().on_message_complete()
 
-    def _see_expectation(self) -> None:
+    def _see_expectation(self, version: str, headers: Head) -> Head:
         """Leave ``Expect`` only where its caller waits, so that nobody else looks for that."""
-        if not any(name == b"expect" for name, _ in self.headers):
-            return
-        version = self.parser.get_http_version()
-        self.expect_100_continue = expects_continue(version, tuple(self.headers))
-        if not self.expect_100_continue:
-            self.headers[:] = [line for line in self.headers if line[0] != b"expect"]
+        if b"expect" not in headers.lines:
+            return headers
+        self.expect_100_continue = expects_continue(version, headers)
+        if self.expect_100_continue:
+            return headers
+        return Head(line for line in headers if line[0] != b"expect")
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._over_limit() > 0:
             cycle.keep_alive = False
             if cycle.scope["raw_path"] not in _FIXED:  # who looks after the process is let in
                 app = _crowded_out
-        super()._start_asgi_task(cycle, _Exchange(cycle, app))  # type: ignore[arg-type]
+        super()._start_asgi_task(cycle, Exchange(cycle, app))  # type: ignore[arg-type]
 
     # -- one request at a time
 
@@ -372,12 +436,11 @@ class Http1Protocol(HttpToolsProtocol):
 
     # -- what is refused
 
-    def _check_head(self) -> None:
-        headers, version = tuple(self.headers), self.parser.get_http_version()
+    def _check_head(self, method: bytes, version: str, headers: Head) -> None:
         read, self._lead = bytes(self._lead or b""), None
-        line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version.encode())
+        line = b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode())
         self._body_at = read.find(_END, read.find(line)) + len(_END) - len(read) + len(self._read)
-        self._coded = any(name == b"transfer-encoding" for name, _ in headers)
+        self._coded = b"transfer-encoding" in headers.lines
         wrong = check_request_line(line, read)
         wrong = wrong or check_head(version, headers, self.url)
         if wrong is None and self.parser.should_upgrade() and has_body(headers):
@@ -412,51 +475,6 @@ class Http1Protocol(HttpToolsProtocol):
         if not _begun(self.cycle):
             self.transport.write(_unreadable(detail, _sent(self.cycle), self.client))
         self._close()
-
-
-class _Exchange:
-    """The application for one request: what it begins and does not finish must not look whole."""
-
-    def __init__(self, cycle: RequestResponseCycle, app: _App) -> None:
-        self._cycle = cycle
-        self._app = app
-        self._delimited = False  # the body is, by the end of the connection
-
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        cycle = self._cycle
-        if cycle.more_body and cycle.transport.is_closing():
-            cycle.disconnected = True  # what came behind the head could not be read
-            return
-        try:
-            await self._app(
-                scope, receive, self._in_1_0 if scope["http_version"] == "1.0" else send
-            )
-        except asyncio.CancelledError:
-            # By the server at the end of its drain. It would log each as an error of its own.
-            if not cycle.response_started:
-                raise
-        finally:
-            if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
-                self._cut()
-
-    async def _in_1_0(self, message: Message) -> None:
-        """Send without a transfer coding, which HTTP/1.0 does not know (RFC 9112 §6.1). The server
-        chunks whatever has no length."""
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            self._delimited = b"content-length" not in names
-            if self._delimited:
-                self._cycle.chunked_encoding = False
-        elif self._delimited:
-            self._cycle.expected_content_length = len(message.get("body", b""))
-        await self._cycle.send(message)  # type: ignore[arg-type]
-
-    def _cut(self) -> None:
-        self._cycle.disconnected = True  # by us; the application has told why
-        if self._delimited:
-            reset(self._cycle.transport)  # an orderly close would complete the body
-        else:
-            self._cycle.transport.close()
 
 
 async def _crowded_out(scope: dict[str, Any], receive: Receive, send: Send) -> None:

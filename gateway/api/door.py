@@ -15,7 +15,6 @@ from typing import Any
 from gateway.core.answers import rows_lost
 from gateway.core.auth import Principal
 from gateway.core.forwarded import NOBODY, Trusted
-from gateway.core.headers import Head
 from gateway.core.model import Headers
 from gateway.core.problems import Problem
 from gateway.core.scopes import Work, forbidden
@@ -31,6 +30,7 @@ from gateway.proxy.intake import (
     Keys,
     Refused,
     allowed,
+    head_of,
     identity_of,
     principal_of,
     request_id_of,
@@ -89,9 +89,9 @@ class Door:
         self, route: Route, scope: Mapping[str, Any], receive: Receive
     ) -> Question | Refused | Gone:
         """The question, or why it is not answered."""
-        headers = Head(scope["headers"])
+        headers = head_of(scope)
         identity = identity_of(scope, headers, self._trusted)
-        principal = principal_of(self._keys, headers)
+        principal = principal_of(self._keys.current(), headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
         identity = replace(identity, principal=principal)
@@ -181,7 +181,7 @@ class Door:
         """At a fixed path that is only read."""
         path = scope["path"]
         route = Route("fixed", "GET", path, "work", "is only read", 0, "nothing")
-        identity = identity_of(scope, Head(scope["headers"]), self._trusted)
+        identity = identity_of(scope, head_of(scope), self._trusted)
         refused = Refused(identity, _method(route), unread=True)
         await self.refuse(route, refused, scope, receive, send, event="path_refused", path=path)
 

@@ -87,30 +87,26 @@ _NOT_RECORDED = frozenset(
 class Head(tuple[tuple[bytes, bytes], ...]):
     """The field lines of a request, which is asked for some thirty names: looked through once.
 
-    ``names``: as they were spelled, in order.
+    ``names``: as they were spelled, in order. ``lines``: by name in lower case; not to be changed.
     """
 
     names: tuple[bytes, ...]
-    _lines: dict[bytes, list[bytes]]
+    lines: dict[bytes, list[bytes]]
 
     def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Head:
         made = tuple.__new__(cls, headers)
         lines: dict[bytes, list[bytes]] = {}
         for name, value in made:
             lines.setdefault(name.lower(), []).append(value)
-        made._lines = lines
+        made.lines = lines
         made.names = tuple([name for name, _ in made])
         return made
-
-    def values(self, name: bytes) -> list[bytes]:
-        """As the function of that name. Not to be changed by whoever asks."""
-        return self._lines.get(name) or []
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:
     """Every line of the field ``name`` (lower case), in order."""
     if type(headers) is Head:
-        return headers.values(name)
+        return headers.lines.get(name) or []
     return [value for key, value in headers if key.lower() == name]
 
 

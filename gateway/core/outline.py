@@ -103,10 +103,17 @@ def outline(salt: bytes, key: str, parts: Parts, members: Members) -> bytes:
     """At most ``OUTLINE_LIMIT`` bytes for a request whose policy lists up to ``MAX_FIELDS``
     headers. ``members``: the body without what is ignored, whose written form is ``parts.body``."""
     keyed = _keyed_for(salt, key)
-    written = [_digest(keyed, tag, data) for tag, data in zip(_TAGS, _fixed(parts), strict=False)]
+    copy = keyed.copy
+    written: list[bytes] = []
+    for tag, data in zip(_TAGS, _fixed(parts), strict=False):
+        digest = copy()
+        digest.update(tag + data)
+        written.append(digest.digest())
     for label, data in _entries(parts, members):
         name = _label_digest(salt, label)
-        written.append(name + _digest(keyed, name, data))
+        digest = copy()
+        digest.update(name + data)
+        written += (name, digest.digest())
     return b"".join(written)
 
 

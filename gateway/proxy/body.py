@@ -48,11 +48,16 @@ class TooSlow:
 
 
 async def read_body(
-    receive: Receive, limit: int, held: Held | None = None
+    receive: Receive, limit: int, held: Held | None = None, here: bytes | None = None
 ) -> bytes | TooLarge | TooSlow | Gone | Problem:
     """The whole body, at most ``limit`` bytes. ``held`` is told of each piece; a problem where
-    there is no memory for it. It holds nothing behind anything but a body."""
+    there is no memory for it. It holds nothing behind anything but a body. ``here``: the body, if
+    the server has all of it already."""
     held, kept = held or Held(), False
+    if here is not None:
+        if len(here) > limit:
+            return TooLarge()
+        return here if held.grow(len(here)) else held.full
     try:
         async with asyncio.timeout(BODY_S):
             body = await _read(receive, limit, held)

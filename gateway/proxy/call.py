@@ -66,12 +66,12 @@ class Call:
             for name, value in self.request.headers
         )
         return altered(
-            self.next_round(), request=altered(self.request, headers=headers), resent=True
+            self.next_round(), request=altered(self.request, headers=headers, head=b""), resent=True
         )
 
     def bare(self) -> Call:
         """Without the body, for what goes on behind the call's end."""
-        return altered(self, request=altered(self.request, body=b""))
+        return altered(self, request=altered(self.request, body=b"", head=b""))
 
     def next_round(self) -> Call:
         return altered(self, command=altered(self.command, attempt=uuid4()))

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from os import urandom
 from typing import Any, Protocol
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from gateway.cache import Cache, Recall, Sent
 from gateway.core.auth import Principal, Snapshot
@@ -54,6 +55,7 @@ __all__ = [
     "Recalled",
     "Refused",
     "allowed",
+    "head_of",
     "identity_of",
     "principal_of",
     "request_id_of",
@@ -149,6 +151,19 @@ class Recalled:
 Taken = Refused | Passage | Admissible | Recalled | Gone
 
 
+@value(frozen=True, slots=True)
+class _Asked:
+    """What is known of a command before its body is read. ``judged_by``: the keys by which its
+    caller may send it."""
+
+    scope: Mapping[str, Any]
+    headers: Head
+    identity: Identity
+    principal: Principal
+    match: Match
+    judged_by: Snapshot | None
+
+
 @dataclass(frozen=True, slots=True)
 class Intake:
     """``pseudonym`` names this deployment in ``Via``. ``clients`` and ``passages``: one client per
@@ -169,14 +184,16 @@ class Intake:
     async def take(self, scope: Mapping[str, Any], receive: Receive, at_a_limit: Limit) -> Taken:
         """Take one request in, its body included if it is a command. ``at_a_limit`` says why no
         further command can be taken now, if none can; it is asked before the body is read."""
-        headers = Head(scope["headers"])
-        identity = identity_of(scope, headers, self.trusted)
-        if loops(headers, self.pseudonym):
+        headers = head_of(scope)
+        looped = loops(headers, self.pseudonym)
+        judged_by = self.keys.current()
+        principal = principal_of(judged_by, headers)
+        known = principal if isinstance(principal, Principal) and not looped else None
+        identity = identity_of(scope, headers, self.trusted, known)
+        if looped:
             return Refused(identity, _loop(scope), unread=True)
-        principal = principal_of(self.keys, headers)
         if isinstance(principal, Problem):
             return Refused(identity, principal, unread=True)
-        identity = altered(identity, principal=principal)
         self.memory.account(scope, principal.tenant)
         found = self.policies.match(scope["method"], scope["raw_path"])
         if isinstance(found, Match | Unguarded):
@@ -191,21 +208,15 @@ class Intake:
             case Unguarded():
                 return self._pass(scope, receive, headers, identity, found)
             case Match():
+                asked = _Asked(scope, headers, identity, principal, found, judged_by)
                 rules = found.command.rules
                 full = at_a_limit(principal.tenant, rules) or self.memory.full(
                     principal.tenant, declared_length(headers)
                 )
-                return await self._read(scope, receive, headers, identity, found, full)
+                return await self._read(asked, receive, full)
 
-    async def _read(
-        self,
-        scope: Mapping[str, Any],
-        receive: Receive,
-        headers: Headers,
-        identity: Identity,
-        found: Match,
-        full: Problem | None,
-    ) -> Taken:
+    async def _read(self, asked: _Asked, receive: Receive, full: Problem | None) -> Taken:
+        headers, identity, found = asked.headers, asked.identity, asked.match
         limit = found.command.rules.request_limit
         if declared_length(headers) > limit:
             return Refused(identity, _too_large(limit), unread=True)
@@ -213,16 +224,18 @@ class Intake:
         # head lacks, and so is one that could not be admitted now: sending it again would not help.
         # Any other has the body on the wire, and refusing early would cost it the connection.
         if full is not None or values(headers, b"expect"):
-            refusal = check_head(found, scope["query_string"], headers)
+            query = asked.scope["query_string"]
+            refusal = check_head(found, query, headers)
             if refusal is not None:
-                query = scope["query_string"]
                 return _refused(identity, found, refusal, query, headers, None)
         if full is not None:
             return Refused(identity, full, unread=True)
-        assert identity.principal is not None
-        held = self.memory.hold(identity.principal.tenant)
-        body = await read_body(receive, limit, held)
+        held = self.memory.hold(asked.principal.tenant)
+        whole: Callable[[], bytes | None] | None = asked.scope.get("state", {}).get("whole_body")
+        body = await read_body(receive, limit, held, whole() if whole is not None else None)
         match body:
+            case bytes():
+                return await self._understand(asked, body, held)
             case Gone():
                 return body
             case TooLarge():
@@ -231,71 +244,52 @@ class Intake:
                 return Refused(identity, _TOO_SLOW, unread=True, asked=True)
             case Problem():
                 return Refused(identity, body, unread=True, asked=True)
-            case bytes():
-                return await self._understand(scope, headers, identity, found, body, held)
 
-    async def _understand(
-        self,
-        scope: Mapping[str, Any],
-        headers: Headers,
-        identity: Identity,
-        match: Match,
-        body: bytes,
-        held: Held,
-    ) -> Taken:
+    async def _understand(self, asked: _Asked, body: bytes, held: Held) -> Taken:
         """Read what the body says, when it has its turn. Only what is admissible goes on holding
         it."""
-        principal = identity.principal
-        assert principal is not None
+        principal, scope = asked.principal, asked.scope
         taken: Taken | None = None
-        sent = Sent(scope["method"], scope["raw_path"], scope["query_string"], headers, body)
+        sent = Sent(
+            scope["method"], scope["raw_path"], scope["query_string"], asked.headers, body
+        )
         until = asyncio.get_running_loop().time() + READ_S
         try:
-            barred = self._barred(headers, match)  # the key may have been revoked meanwhile
+            barred = self._barred(asked)  # the key may have been revoked meanwhile
             if barred is not None:
-                return Refused(identity, barred)
+                return Refused(asked.identity, barred)
             known = self.cache.again(sent, principal) if self.cache else None
             if known is not None:
-                return Recalled(identity, known)
+                return Recalled(asked.identity, known)
             taken = await self.reading.run(
-                len(body),
-                principal.tenant,
-                lambda: self._derive(scope, headers, identity, match, body, held),
-                until,
+                len(body), principal.tenant, lambda: self._derive(asked, body, held), until
             )
             if isinstance(taken, Admissible) and self.cache:
                 known = self.cache.find(taken.call.command, principal, sent)
                 if known is not None:
-                    taken = Recalled(identity, known)
-            return taken or Refused(identity, _NO_TURN)
+                    taken = Recalled(asked.identity, known)
+            return taken or Refused(asked.identity, _NO_TURN)
         finally:
             if not isinstance(taken, Admissible):
                 held.close()
 
-    def _derive(
-        self,
-        scope: Mapping[str, Any],
-        headers: Headers,
-        identity: Identity,
-        match: Match,
-        body: bytes,
-        held: Held,
-    ) -> Taken:
+    def _derive(self, asked: _Asked, body: bytes, held: Held) -> Taken:
+        scope, headers, identity, match = asked.scope, asked.headers, asked.identity, asked.match
         method, query = scope["method"], scope["query_string"]
         derived = derive(match, method, scope["raw_path"], query, headers, body)
         if isinstance(derived, Refusal):
             return _refused(identity, match, derived, query, headers, body)
-        assert identity.principal is not None
-        command = command_of(match, derived, identity.principal, identity.request_id)
-        request = Request(
-            method.encode("ascii"),
-            match.target(query),
-            self._headers_up(match.upstream, scope, headers, identity, match, command),
-            body,
+        command = command_of(match, derived, asked.principal, identity.request_id)
+        request = _written(
+            Request(
+                method.encode("ascii"),
+                match.target(query),
+                self._headers_up(match.upstream, scope, headers, identity, match, command),
+                body,
+            )
         )
-        unwritable = _unwritable(request)
-        if unwritable is not None:
-            return Refused(identity, unwritable)
+        if isinstance(request, Problem):
+            return Refused(identity, request)
         return Admissible(
             identity,
             Call(
@@ -304,17 +298,20 @@ class Intake:
                 client=self.clients[match.upstream.name],
                 request=request,
                 wait_s=parse_wait(values(headers, b"prefer")),
-                tenant_name=identity.principal.tenant_name,
-                barred=lambda: self._barred(headers, match),
+                tenant_name=asked.principal.tenant_name,
+                barred=lambda: self._barred(asked),
                 key_field=match.command.send_key,
                 held=held,
-                principal=identity.principal,
+                principal=asked.principal,
             ),
         )
 
-    def _barred(self, headers: Headers, found: Match) -> Problem | None:
-        """Why the caller may not send this, by the keys as they are now."""
-        principal = allowed(self.keys, headers, policy_scope(found.upstream.name))
+    def _barred(self, asked: _Asked) -> Problem | None:
+        """Why the caller may not send this, by the keys as they are now. By those that it was
+        judged by it may."""
+        if self.keys.current() is asked.judged_by:
+            return None
+        principal = allowed(self.keys, asked.headers, policy_scope(asked.match.upstream.name))
         return principal if isinstance(principal, Problem) else None
 
     def _pass(
@@ -330,15 +327,16 @@ class Intake:
         if refusal is not None:
             return Refused(identity, _problem(refusal), unread=True)
         inflow = Inflow(receive, headers)
-        request = Request(
-            scope["method"].encode("ascii"),
-            found.target(query),
-            self._headers_up(found.upstream, scope, headers, identity),
-            Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
+        request = _written(
+            Request(
+                scope["method"].encode("ascii"),
+                found.target(query),
+                self._headers_up(found.upstream, scope, headers, identity),
+                Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
+            )
         )
-        unwritable = _unwritable(request)
-        if unwritable is not None:
-            return Refused(identity, unwritable, unread=True)
+        if isinstance(request, Problem):
+            return Refused(identity, request, unread=True)
         name = found.upstream.name
         return Passage(identity, self.passages[name], request, name, inflow)
 
@@ -364,9 +362,15 @@ class Intake:
         return ((b"host", upstream.authority), *kept, *ours, via)
 
 
-def principal_of(keys: Keys, headers: Headers) -> Principal | Problem:
-    """Who asks, or why that cannot be told. Without keys it is anybody on this machine."""
-    snapshot = keys.current()
+def head_of(scope: Mapping[str, Any]) -> Head:
+    """The fields of a request; our own server hands them over as such."""
+    headers: Head | list[tuple[bytes, bytes]] = scope["headers"]
+    return headers if isinstance(headers, Head) else Head(headers)
+
+
+def principal_of(snapshot: Snapshot | None, headers: Headers) -> Principal | Problem:
+    """Who asks, or why that cannot be told. Without keys it is anybody on this machine.
+    ``snapshot``: the keys by which it is judged, if any can be trusted."""
     if snapshot is None:
         return _KEYS_UNKNOWN
     principal = snapshot.anonymous
@@ -377,9 +381,14 @@ def principal_of(keys: Keys, headers: Headers) -> Principal | Problem:
     return principal or _UNAUTHENTICATED
 
 
-def identity_of(scope: Mapping[str, Any], headers: Headers, trusted: Trusted) -> Identity:
-    """What is known of whoever asks before its key is looked at."""
-    return Identity(request_id_of(headers), caller=caller_of(headers, _peer(scope), trusted))
+def identity_of(
+    scope: Mapping[str, Any],
+    headers: Headers,
+    trusted: Trusted,
+    principal: Principal | None = None,
+) -> Identity:
+    """What is known of whoever asks; ``principal``: where its key was looked at."""
+    return Identity(request_id_of(headers), principal, caller_of(headers, _peer(scope), trusted))
 
 
 def _peer(scope: Mapping[str, Any]) -> str | None:
@@ -390,7 +399,7 @@ def _peer(scope: Mapping[str, Any]) -> str | None:
 
 def allowed(keys: Keys, headers: Headers, wanted: str) -> Principal | Problem:
     """Who asks, where that is somebody with the scope ``wanted``; else why it may not."""
-    principal = principal_of(keys, headers)
+    principal = principal_of(keys.current(), headers)
     if isinstance(principal, Problem):
         return principal
     return forbidden(principal, wanted) or principal
@@ -442,7 +451,7 @@ def request_id_of(headers: Headers) -> str:
         given = lines[0]
         if 0 < len(given) <= _REQUEST_ID_LIMIT and _REQUEST_ID.issuperset(given):
             return given.decode("ascii")
-    return uuid4().hex
+    return urandom(16).hex()
 
 
 @lru_cache(256)  # of what policies name: few lists
@@ -462,12 +471,12 @@ def _guarded_fields(match: Match, command: Command) -> Headers:
     return fields
 
 
-def _unwritable(request: Request) -> Problem | None:
+def _written(request: Request) -> Request | Problem:
+    """With its head, or why it cannot have one."""
     try:
-        encode_head(request)
+        return altered(request, head=encode_head(request))
     except ValueError as error:
         return Problem("request-invalid", f"Send it without control characters: {error}.")
-    return None
 
 
 def _refused(

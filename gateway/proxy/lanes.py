@@ -150,7 +150,7 @@ class Slices:
         ] = {}  # by tenant, the next one first
 
     async def run(self, read: Callable[[], T], tenant: Hashable) -> T:
-        if self._line or self._spent >= SLICE_S:
+        if not self.free:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._line.setdefault(tenant, deque()).append(waiter)
             self._tick()
@@ -160,16 +160,21 @@ class Slices:
                 if waiter.done() and not waiter.cancelled():
                     self._let_in()  # its turn and its end came together
                 raise
-        return self._read(read)
+        return self.read(read)
 
-    def _read(self, read: Callable[[], T]) -> T:
+    @property
+    def free(self) -> bool:
+        """Whether one more may be read at once."""
+        return not self._line and self._spent < SLICE_S
+
+    def read(self, read: Callable[[], T]) -> T:
         began = self._clock()
         try:
             return read()
         finally:
             self._spent += self._clock() - began
             self._tick()
-            if self._spent < SLICE_S:
+            if self._line and self._spent < SLICE_S:
                 self._let_in()
 
     def _tick(self) -> None:
@@ -225,7 +230,8 @@ class Reading:
         """What ``read`` makes of a body of ``size`` bytes; ``None`` where no turn came ``until``
         then, on the loop's clock. ``read`` touches nothing that others change."""
         if size <= SMALL:
-            return await self._slices.run(read, tenant)
+            slices = self._slices
+            return slices.read(read) if slices.free else await slices.run(read, tenant)
         turn = await self._lane.take(tenant, frozenset(), until)
         if turn is None:
             return None

@@ -11,11 +11,15 @@ from gateway.core.model import Headers
 from gateway.proxy.answer import Answer
 from gateway.upstream import BodyCutShort, Transfer
 
-__all__ = ["Message", "Receive", "Send", "fields", "respond"]
+__all__ = ["BODY_FOLLOWS", "Message", "Receive", "Send", "fields", "respond"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+BODY_FOLLOWS = "fencegate.body_follows"
+"""In a message that begins an answer: the next message comes at once, so that a server can write
+the two in one."""
 
 _BODILESS = frozenset({204, 304})
 _EMPTY = _BODILESS | {205}
@@ -33,6 +37,7 @@ async def respond(answer: Answer, send: Send, *, head_only: bool = False) -> boo
             "type": "http.response.start",
             "status": answer.status,
             "headers": fields(answer, head_only=head_only),
+            BODY_FOLLOWS: answer.stream is None or answer.status in _EMPTY,
         }
     )
     if answer.status in _EMPTY:

@@ -165,7 +165,7 @@ class Client:
         If the caller is cancelled the socket is closed: how far the request got is then unknown to
         it, so run this where nothing cancels.
         """
-        head = encode_head(request)
+        head = request.head or encode_head(request)
         pool = self._pool
         connection: Connection | Fault | None = pool.take()
         if connection is None:

@@ -42,6 +42,8 @@ class Request:
     target: bytes
     headers: Headers = field(repr=False)  # with the policy's credentials
     body: bytes | Streamed = field(default=b"", repr=False)
+    head: bytes = field(default=b"", repr=False, compare=False)
+    """As ``encode_head`` writes it, where that was done already."""
 
 
 @value(frozen=True, slots=True)

@@ -592,7 +592,7 @@ _UPSTREAM = [
         (f"{_HTTP1}test_blanks_behind_a_value_are_no_part_of_it",),
     ),
     Mutant(
-        "gateway/http1.py",
+        "gateway/cycle.py",
         "a body that the close would complete is cut off by a reset",
         "        if self._delimited:\n            reset(",
         "        if False:\n            reset(",

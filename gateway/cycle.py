@@ -1,0 +1,220 @@
+"""One request on a connection, and its answer: ASGI on the one side, bytes on the other.
+
+uvicorn's cycle writes a head and a body apart and looks each field through twice, and whoever wants
+to know that a caller hung up needs a task for it. This one says it by itself, hands over a body
+that is in already, and writes what is whole at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from gateway.proxy.respond import BODY_FOLLOWS, Message, Receive, Send
+from gateway.upstream import reset
+
+__all__ = ["Cycle", "Exchange"]
+
+_App = Callable[[Any, Any, Any], Awaitable[None]]
+
+_BAD_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
+_BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+_BODILESS = (204, 304)
+
+
+class Cycle(RequestResponseCycle):
+    """``state`` of its scope says more than ASGI does: ``hang_up()`` gives a future that is done
+    when the caller is gone, ``whole_body()`` the body if all of it is in."""
+
+    _gone: asyncio.Future[None] | None = None
+    _head: bytes | None = None  # of an answer whose body comes with the next message
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__(**about)
+        state = self.scope["state"]
+        state["hang_up"], state["whole_body"] = self._hang_up, self._whole_body
+
+    def lost(self) -> None:
+        """The connection is."""
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def let_go(self) -> None:
+        """Of what was read for a request that is answered: the connection may lie idle for long.
+        Its state stays, which says how what waits for the caller counts."""
+        state: dict[str, Any] = self.scope["state"]
+        for own in ("hang_up", "whole_body"):
+            state.pop(own, None)
+        self.scope = {"state": state}  # type: ignore[typeddict-item]
+        self.body = bytearray()
+
+    def _hang_up(self) -> asyncio.Future[None]:
+        self.flow.resume_reading()  # the end of the stream must reach us
+        self._gone = asyncio.get_running_loop().create_future()
+        if self.disconnected:
+            self.lost()
+        return self._gone
+
+    def _whole_body(self) -> bytes | None:
+        if self.more_body or self.disconnected or self.response_complete:
+            return None
+        if self.waiting_for_100_continue:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        return body
+
+    async def send(self, message: Any) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._begin(message)
+        elif not self.response_complete:
+            self._go_on(message)
+        else:
+            raise RuntimeError(f"{message['type']} behind the end of the answer")
+
+    def _begin(self, message: Any) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"{message['type']} before the head of the answer")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        head = self._encoded(message["status"], message.get("headers", ()))
+        if message.get(BODY_FOLLOWS):
+            self._head = head
+        else:
+            self.transport.write(head)
+
+    def _encoded(self, status: int, headers: Any) -> bytes:
+        content = [STATUS_LINE[status]]
+        closes = False
+        if _BAD_VALUE.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("a field of the answer holds a control character")
+        for name, value in headers:
+            name = _name(bytes(name))
+            if name == b"content-length":
+                if self.chunked_encoding is None:
+                    self.expected_content_length = int(value)
+                    self.chunked_encoding = False
+            elif name == b"transfer-encoding" and value.lower() == b"chunked":
+                self.expected_content_length = 0
+                self.chunked_encoding = True
+            elif name == b"connection":
+                closes = closes or b"close" in [each.lower().strip() for each in value.split(b",")]
+            content.append(b"%b: %b\r\n" % (name, value))
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            content.append(b"connection: close\r\n")
+        bodiless = self.scope["method"] == "HEAD" or status in _BODILESS
+        if self.chunked_encoding is None and not bodiless:
+            self.chunked_encoding = True
+            content.append(b"transfer-encoding: chunked\r\n")
+        content.append(b"\r\n")
+        return b"".join(content)
+
+    def _go_on(self, message: Any) -> None:
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"{message['type']} in the body of the answer")
+        body: bytes = message.get("body", b"")
+        more = message.get("more_body", False)
+        head, self._head = self._head, None
+        piece = self._piece(body, more=more)
+        if head is not None:
+            piece = head + piece if len(piece) <= _JOINED else self._written(head, piece)
+        self.transport.write(piece)
+        if more:
+            return
+        if self.expected_content_length != 0:
+            raise RuntimeError("the body of the answer is shorter than its Content-Length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _written(self, head: bytes, piece: bytes) -> bytes:
+        self.transport.write(head)
+        return piece
+
+    def _piece(self, body: bytes, *, more: bool) -> bytes:
+        """What goes over the wire for it."""
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+            return b""
+        if self.chunked_encoding:
+            piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return piece if more else piece + b"0\r\n\r\n"
+        self.expected_content_length -= len(body)
+        if self.expected_content_length < 0:
+            raise RuntimeError("the body of the answer is longer than its Content-Length")
+        return body
+
+
+_JOINED = 64 * 1024
+"""Bytes of a body that is written in one with its head; copying a larger one costs more."""
+
+
+@lru_cache(1024)
+def _known(name: bytes) -> bytes:
+    if _BAD_NAME.search(name):
+        raise RuntimeError("the name of a field of the answer holds what no name may")
+    return name.lower()
+
+
+def _name(name: bytes) -> bytes:
+    """In lower case, once it was looked at. A long one must not stay in memory."""
+    return _known(name) if len(name) <= 64 else _known.__wrapped__(name)
+
+
+class Exchange:
+    """The application for one request: what it begins and does not finish must not look whole."""
+
+    def __init__(self, cycle: RequestResponseCycle, app: _App) -> None:
+        self._cycle = cycle
+        self._app = app
+        self._delimited = False  # the body is, by the end of the connection
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        cycle = self._cycle
+        if cycle.more_body and cycle.transport.is_closing():
+            cycle.disconnected = True  # what came behind the head could not be read
+            return
+        try:
+            await self._app(
+                scope, receive, self._in_1_0 if scope["http_version"] == "1.0" else send
+            )
+        except asyncio.CancelledError:
+            # By the server at the end of its drain. It would log each as an error of its own.
+            if not cycle.response_started:
+                raise
+        finally:
+            if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
+                self._cut()
+
+    async def _in_1_0(self, message: Message) -> None:
+        """Send without a transfer coding, which HTTP/1.0 does not know (RFC 9112 §6.1). The server
+        chunks whatever has no length."""
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            self._delimited = b"content-length" not in names
+            if self._delimited:
+                self._cycle.chunked_encoding = False
+        elif self._delimited:
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._cycle.send(message)  # type: ignore[arg-type]
+
+    def _cut(self) -> None:
+        self._cycle.disconnected = True  # by us; the application has told why
+        if self._delimited:
+            reset(self._cycle.transport)  # an orderly close would complete the body
+        else:
+            self._cycle.transport.close()
