@@ -167,7 +167,16 @@ def nominated(headers: Headers) -> frozenset[bytes]:
     lines = values(headers, b"connection")
     if not lines:
         return _NO_NAMES
+    few = len(lines) == 1 and len(lines[0]) <= _SHORT
+    return (_usual if few else _named)(tuple(lines))
+
+
+def _named(lines: tuple[bytes, ...]) -> frozenset[bytes]:
     return frozenset(name.strip().lower() for value in lines for name in value.split(b","))
+
+
+_SHORT = 32
+_usual = lru_cache(_SHAPES)(_named)  # nearly always it is "keep-alive"
 
 
 def end_to_end(headers: Headers) -> Headers:

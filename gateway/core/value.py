@@ -23,7 +23,7 @@ else:
         return type(of).__altered__(of, **changes)
 
     def value(*, frozen, slots, kw_only=False):
-        """As ``dataclass``, for a class that is frozen, has slots and no ``__post_init__``."""
+        """As ``dataclass``, for a class that has slots and no ``__post_init__``."""
 
         def made(cls):
             cls = dataclass(frozen=frozen, slots=slots, kw_only=kw_only)(cls)

@@ -142,16 +142,20 @@ def _decision(values: tuple[Value, ...]) -> str:
     parts = [f'{{"time": "{_stamp(time.time())}", "level": "info", "event": "decision"']
     for start, each in zip(_STARTS, values, strict=True):
         if each is not None:
-            is_text = isinstance(each, str)
-            parts += (start, encode_basestring_ascii(_short(str(each))) if is_text else repr(each))
+            if not isinstance(each, str):
+                parts += (start, repr(each))
+            elif len(each) <= VALUE_LIMIT:
+                parts += (start, encode_basestring_ascii(each))
+            else:
+                parts += (start, encode_basestring_ascii(_short(each)))
     parts.append("}\n")
     return "".join(parts)
 
 
 def _stamp(at: float) -> str:
     """UTC to the millisecond."""
-    seconds, rest = divmod(at, 1)
-    return f"{_second(int(seconds))}.{int(rest * 1000):03}Z"
+    seconds = int(at)
+    return f"{_second(seconds)}.{int((at - seconds) * 1000):03}Z"
 
 
 @lru_cache(2)

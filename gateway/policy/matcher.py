@@ -202,7 +202,7 @@ class Table(Generic[Target]):
             if entry[0].takes(segments):
                 exact = entry
                 break
-        loosened = _trimmed(tuple(map(_loosened, segments)))
+        loosened = _trimmed(tuple([_loosened(segment) for segment in segments]))
         if self._loosely(method, loosened) is not exact:
             return _refused(
                 "is another command to an upstream that decodes it, ignores case or drops a last "

@@ -30,14 +30,14 @@ _STOP_BEFORE_S = 1
 """The attempt stops this much before the database calls it unknown, against clocks that drift."""
 
 
-@value(frozen=True, slots=True)
+@value(frozen=False, slots=True)
 class Call:
     """``command`` carries the attempt of the current round; each round is an attempt of its own,
     so that a try which may still commit is never mistaken for a later one. ``barred``: why its
     caller may not send it any more. ``key_field``: the field of ``request`` that holds the
     upstream's key. ``resent``: it took over from another attempt. ``held``: the memory of its body;
-    ``flight``: its place among the attempts in flight. ``principal``: who sent it; without one it
-    has nothing to do with the cache."""
+    ``flight``: its place among the attempts in flight, which it gets last. ``principal``: who sent
+    it; without one it has nothing to do with the cache."""
 
     command: Command
     rules: Rules

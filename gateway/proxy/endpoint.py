@@ -12,7 +12,6 @@ from gateway import faults
 from gateway.core.headers import values
 from gateway.core.model import Headers, Rules
 from gateway.core.problems import Problem
-from gateway.core.value import altered
 from gateway.proxy.answer import Answer, of_problem, replay
 from gateway.proxy.background import Background, first_of
 from gateway.proxy.body import Gone, Inflow, announced, drain
@@ -162,7 +161,7 @@ class Endpoint:
             taken.call.held.close()
             await self._refuse(Refused(taken.identity, flight), {}, receive, send)
             return
-        taken = altered(taken, call=altered(taken.call, flight=flight))
+        taken.call.flight = flight
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
         hang_up = _hang_up(scope, receive)
@@ -216,8 +215,9 @@ class Endpoint:
 
     def _take_off(self, taken: Admissible) -> Flight | Problem:
         command, rules = taken.call.command, taken.call.rules
-        full = self._at_a_limit(command.tenant, rules)
-        return full or self._flights.take(command.tenant, rules.policy, rules.max_in_flight)
+        if self._executor.room.closing:
+            return STOPPING
+        return self._flights.take(command.tenant, rules.policy, rules.max_in_flight)
 
 
 async def _deliver(

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
 from typing import Any
 
-from gateway.core.headers import values, without
-from gateway.core.model import Headers
+from gateway.core.headers import by_names, without
 from gateway.proxy.answer import Answer
 from gateway.upstream import BodyCutShort, Transfer
 
@@ -83,7 +82,7 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
     if not answer.compared:
         headers.append((b"gateway-fingerprint", b"not-compared"))
     # RFC 9110 §6.6.1: whoever passes on a response without a Date adds when it came.
-    if not values(kept, b"date"):
+    if not _has(kept, b"date"):
         headers.append((b"date", formatdate(usegmt=True).encode("ascii")))
     if reset:
         headers.append((b"content-length", b"0"))
@@ -95,8 +94,9 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
 def _needs_length(answer: Answer, *, head_only: bool) -> bool:
     if answer.stream is not None or answer.status in _BODILESS or head_only:
         return False
-    return not _has_length(answer.headers)
+    return not _has(answer.headers, b"content-length")
 
 
-def _has_length(headers: Headers) -> bool:
-    return bool(values(headers, b"content-length"))
+@by_names
+def _has(sent: tuple[bytes, ...], field: bytes) -> bool:
+    return any(name.lower() == field for name in sent)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 __all__ = ["now_s"]
 
@@ -11,6 +13,7 @@ __all__ = ["now_s"]
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
-def now_s() -> float:
-    """Seconds since some fixed point of this boot; only differences mean anything."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+now_s: Callable[[], float] = (
+    time.monotonic if _CLOCK is None else partial(time.clock_gettime, _CLOCK)
+)
+"""Seconds since some fixed point of this boot; only differences mean anything."""
