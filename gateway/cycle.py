@@ -15,6 +15,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gateway.core.headers import written
+from gateway.core.model import Headers
 from gateway.proxy.respond import BODY_FOLLOWS, Message, Receive, Send
 from gateway.upstream import reset
 
@@ -94,12 +96,25 @@ class Cycle(RequestResponseCycle):
             self.transport.write(head)
 
     def _encoded(self, status: int, headers: Any) -> bytes:
-        content = [STATUS_LINE[status]]
-        closes = False
         if _BAD_VALUE.search(b"".join([value for _, value in headers])):
             raise RuntimeError("a field of the answer holds a control character")
-        for name, value in headers:
-            name = _name(bytes(name))
+        lines: Headers = tuple([(_name(name), value) for name, value in headers])
+        more = b""
+        closes = self._framed(lines)
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            more = b"connection: close\r\n"
+        bodiless = self.scope["method"] == "HEAD" or status in _BODILESS
+        if self.chunked_encoding is None and not bodiless:
+            self.chunked_encoding = True
+            more += b"transfer-encoding: chunked\r\n"
+        return b"%b%b%b\r\n" % (STATUS_LINE[status], written(lines), more)
+
+    def _framed(self, lines: Headers) -> bool:
+        """Take from its fields how the answer is framed; whether they close the connection."""
+        closes = False
+        for name, value in lines:
             if name == b"content-length":
                 if self.chunked_encoding is None:
                     self.expected_content_length = int(value)
@@ -109,17 +124,7 @@ class Cycle(RequestResponseCycle):
                 self.chunked_encoding = True
             elif name == b"connection":
                 closes = closes or b"close" in [each.lower().strip() for each in value.split(b",")]
-            content.append(b"%b: %b\r\n" % (name, value))
-        if closes:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            content.append(b"connection: close\r\n")
-        bodiless = self.scope["method"] == "HEAD" or status in _BODILESS
-        if self.chunked_encoding is None and not bodiless:
-            self.chunked_encoding = True
-            content.append(b"transfer-encoding: chunked\r\n")
-        content.append(b"\r\n")
-        return b"".join(content)
+        return closes
 
     def _go_on(self, message: Any) -> None:
         if message["type"] != "http.response.body":

@@ -170,7 +170,7 @@ class Jobs:
     @staticmethod
     def serves(raw_path: bytes) -> bool:
         """Whether a path, as it came, is one of these."""
-        return _found(raw_path) is not None
+        return raw_path.startswith(b"/v1/") and _found(raw_path) is not None
 
     async def _serve(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         found = _found(scope["raw_path"])

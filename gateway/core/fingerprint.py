@@ -109,6 +109,8 @@ def chosen_headers(
     headers: Headers, names: tuple[bytes, ...]
 ) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
     """All lines of the fields ``names``, blanks around them aside; absent is not empty."""
+    if not names:
+        return ()
     return tuple((name, tuple(line.strip(OWS) for line in values(headers, name))) for name in names)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "twin",
     "values",
     "without",
+    "written",
 ]
 
 # RFC 9110 §7.6.1, with the obsolete and HTTP/2-upgrade ones that peers still send.
@@ -115,20 +116,26 @@ T = TypeVar("T")
 
 _SHAPES = 256
 _SHAPE_NAMES, _SHAPE_BYTES = 64, 1024
-"""What is kept of names: for the 256 latest lists of them, of up to 64 names and 1 KiB. Clients of
-one kind send one list, and whoever makes lists up occupies 1 MB for each question asked of them."""
+"""What is kept of names: up to 256 lists of them, of up to 64 names and 1 KiB, and then none.
+Clients of one kind send one list, and whoever makes lists up occupies 1 MB for each question."""
 
 
 def by_names(judge: Callable[[tuple[bytes, ...], K], T]) -> Callable[[Headers, K], T]:
     """A question that the names of a head alone answer, and that many heads of the same names are
     asked. What ``judge`` gives must never be changed."""
-    kept = lru_cache(_SHAPES)(judge)
+    kept: dict[tuple[tuple[bytes, ...], K], tuple[T]] = {}
 
     def judged(headers: Headers, about: K) -> T:
         names = headers.names if type(headers) is Head else tuple([name for name, _ in headers])
-        if len(names) > _SHAPE_NAMES or sum(map(len, names)) > _SHAPE_BYTES:
-            return judge(names, about)
-        return kept(names, about)
+        known = kept.get((names, about))
+        if known is not None:
+            return known[0]
+        found = judge(names, about)
+        if len(names) <= _SHAPE_NAMES and sum(map(len, names)) <= _SHAPE_BYTES:
+            if len(kept) >= _SHAPES:
+                kept.clear()
+            kept[names, about] = (found,)
+        return found
 
     return judged
 
@@ -273,6 +280,16 @@ def _bare(via: bytes) -> bytes:
 def _received_by(hop: bytes) -> bytes:
     words = hop.split()
     return words[1].lower() if len(words) > 1 else b""
+
+
+def written(headers: Headers) -> bytes:
+    """Field lines as they go over the wire, each with its line end."""
+    return _template(headers, None) % tuple([value for _, value in headers])
+
+
+@by_names
+def _template(sent: tuple[bytes, ...], _: None) -> bytes:
+    return b"".join(name.replace(b"%", b"%%") + b": %b\r\n" for name in sent)
 
 
 def encode_lines(headers: Headers) -> bytes:

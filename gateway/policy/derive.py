@@ -211,12 +211,10 @@ def _overriding(sent: tuple[bytes, ...], _: None) -> tuple[bytes, str] | None:
 
 
 def _check_request(command: CompiledCommand, raw_query: bytes, headers: Headers) -> Refusal | None:
-    return (
-        check_passage(headers, raw_query)
-        or _check_nominated(command.decisive, headers)
-        or _check_upgrade(headers)
-        or _check_query(raw_query)
-    )
+    refusal = check_passage(headers, raw_query)
+    if refusal is None and nominated(headers):
+        refusal = _check_nominated(command.decisive, headers) or _check_upgrade(headers)
+    return refusal or _check_query(raw_query)
 
 
 def _check_upgrade(headers: Headers) -> Refusal | None:
@@ -228,7 +226,7 @@ def _check_upgrade(headers: Headers) -> Refusal | None:
 
 
 def _check_query(raw_query: bytes) -> Refusal | None:
-    if not hides_method(raw_query):  # nearly always
+    if not raw_query or not hides_method(raw_query):  # nearly always
         return None
     names = (percent_decode(pair.partition(b"=")[0]) for pair in raw_query.split(b"&"))
     return _override("query") if any(map(says_method, names)) else None

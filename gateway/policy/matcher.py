@@ -40,7 +40,7 @@ _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%[0-9A-F]{2})*")
 
 # RFC 3986 §3.3: path-abempty. A stray %, controls, blanks, #, ?, \ and raw UTF-8 all fail here.
-_PATH = re.compile(rb"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*+)++")
+_PATH = re.compile(rb"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]++|%[0-9A-Fa-f]{2})*+)++")
 
 _HIDDEN = re.compile(rb"[/\\\x00-\x1f\x7f]")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
+from gateway.core.headers import written
 from gateway.core.model import Headers
 from gateway.core.value import value
 
@@ -69,20 +70,20 @@ def encode_head(request: Request) -> bytes:
     Raises ``ValueError`` when a part would read as more than itself. Both the intake and the
     policies rule that out, so it is a bug in the caller, and nothing has been sent.
     """
-    lines = [b"%b %b HTTP/1.1" % (request.method, request.target)]
-    lines += [b"%b: %b" % line for line in request.headers]
-    body = request.body
+    first = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
+    body, framing = request.body, b""
     if isinstance(body, Streamed):
         length = body.length
-        lines.append(
-            b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+        framing = (
+            b"Transfer-Encoding: chunked\r\n"
+            if length is None
+            else b"Content-Length: %d\r\n" % length
         )
     elif body or request.method in _BODY_EXPECTED:  # RFC 9110 §8.6
-        lines.append(b"Content-Length: %d" % len(body))
-    breaks = len(lines) + 1
-    lines += (b"", b"")
-    head = b"\r\n".join(lines)
-    if head.count(b"\n") != breaks or head.count(b"\r") != breaks or lines[0].count(b" ") != 2:
+        framing = b"Content-Length: %d\r\n" % len(body)
+    head = b"%b%b%b\r\n" % (first, written(request.headers), framing)
+    breaks = len(request.headers) + (3 if framing else 2)
+    if head.count(b"\n") != breaks or head.count(b"\r") != breaks or first.count(b" ") != 2:
         raise ValueError("a request line or field line holds a line break or a stray space")
     return head
 

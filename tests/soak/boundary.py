@@ -105,8 +105,8 @@ BOUNDARY = [
     Mutant(
         "gateway/policy/derive.py",
         "an offer to upgrade is no command",
-        "        or _check_upgrade(headers)\n",
-        "",
+        " or _check_upgrade(headers)\n",
+        "\n",
         (f"{_DERIVE}test_an_offer_to_upgrade_is_no_command",),
     ),
     Mutant(
