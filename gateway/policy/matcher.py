@@ -71,7 +71,7 @@ class Pattern:
 
     def bind(self, segments: Sequence[bytes]) -> dict[str, bytes]:
         """The raw segment of each variable."""
-        bound = (raw for own, raw in zip(self.segments, segments, strict=True) if own is None)
+        bound = [raw for own, raw in zip(self.segments, segments, strict=True) if own is None]
         return dict(zip(self.names, bound, strict=True))
 
 
