@@ -1,16 +1,13 @@
-"""What the server's parser lets through and must not, and answers of our own to what is no HTTP."""
+"""What the server's parser lets through and must not, and how long a caller may take."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
-from uuid import uuid4
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.core.framing import (
@@ -26,19 +23,15 @@ from gateway.core.framing import (
     has_body,
 )
 from gateway.core.headers import Head
-from gateway.core.problems import Problem
 from gateway.core.settle import Sent
 from gateway.cycle import Cycle, Exchange
 from gateway.idle import Idle
 from gateway.limits import CROWDED_HEAD_S, FRESH_S, HEAD_S, ROOM_TO_REFUSE, TAKE_S
-from gateway.observe import log
 from gateway.policy.fields import FIXED_PATHS
-from gateway.proxy.answer import of_problem
-from gateway.proxy.endpoint import respond_unread
-from gateway.proxy.intake import request_id_of
-from gateway.proxy.respond import Receive, Send, fields
 from gateway.proxy.shares import Untaken
+from gateway.refused import Refusals, crowded_out, unreadable
 from gateway.upstream import reset
+from gateway.upstream.target import split_target
 
 __all__ = ["HEAD_LIMIT", "IGNORED_LIMIT", "TAKE_S", "Http1Protocol"]
 
@@ -50,31 +43,7 @@ _END = b"\r\n\r\n"
 
 _FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
 _TOO_SLOW = f"Send the whole head within {HEAD_S:.0f} s."
-_CROWDED = Problem(
-    "overloaded",
-    "Repeat the same request later: too many connections are open in this gateway process.",
-    retry_after_s=1,
-)
-
-
-class _Refusals:
-    """Connections that were reset without an answer are told of once a second, with how many: who
-    floods must not fill the log too."""
-
-    def __init__(self) -> None:
-        self._at = -math.inf
-        self._count = 0
-
-    def tell(self, **about: log.Value) -> None:
-        self._count += 1
-        now = time.monotonic()
-        if now >= self._at + 1:
-            about["count"] = self._count
-            log.event("connections_refused", level="warning", **about)
-            self._at, self._count = now, 0
-
-
-_REFUSALS = _Refusals()
+_REFUSALS = Refusals()
 
 
 class Http1Protocol(HttpToolsProtocol):
@@ -350,15 +319,15 @@ class Http1Protocol(HttpToolsProtocol):
 
     def _begin(self, method: bytes, version: str, headers: Head) -> None:
         """Start the application on a request whose head is good."""
-        found = httptools.parse_url(self.url)
-        path = found.path.decode("ascii")
+        raw_path, query = split_target(self.url)
+        path = raw_path.decode("ascii")
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope |= {
             "http_version": version,
             "method": method.decode("ascii"),
             "path": unquote(path) if "%" in path else path,
-            "raw_path": found.path,
-            "query_string": found.query or b"",
+            "raw_path": raw_path,
+            "query_string": query,
             "headers": headers,
         }
         upgrades = self.parser.should_upgrade()  # the parser then reads no further request
@@ -412,7 +381,7 @@ class Http1Protocol(HttpToolsProtocol):
         if self._over_limit() > 0:
             cycle.keep_alive = False
             if cycle.scope["raw_path"] not in _FIXED:  # who looks after the process is let in
-                app = _crowded_out
+                app = crowded_out
         super()._start_asgi_task(cycle, Exchange(cycle, app))  # type: ignore[arg-type]
 
     # -- one request at a time
@@ -473,22 +442,8 @@ class Http1Protocol(HttpToolsProtocol):
             self._ignore_further()
             return
         if not _begun(self.cycle):
-            self.transport.write(_unreadable(detail, _sent(self.cycle), self.client))
+            self.transport.write(unreadable(detail, _sent(self.cycle), self.client))
         self._close()
-
-
-async def _crowded_out(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    request_id = request_id_of(tuple(scope["headers"]))
-    answer = of_problem(_CROWDED, "rejected", request_id)
-    log.decision(
-        log.Decided(
-            request_id=request_id,
-            status=answer.status,
-            outcome=answer.outcome,
-            problem=answer.problem,
-        )
-    )
-    await respond_unread(answer, scope, receive, send, asked=False)
 
 
 def _answered(cycle: RequestResponseCycle | None) -> bool:
@@ -513,21 +468,3 @@ def _sent(cycle: RequestResponseCycle | None) -> Sent:
     """What streams through may have reached the upstream in part."""
     streams = cycle is not None and not cycle.response_complete and _state(cycle).get("streams")
     return "unknown" if streams else "no"
-
-
-def _unreadable(detail: str, sent: Sent, client: tuple[str, int] | None) -> bytes:
-    request_id = uuid4().hex
-    problem = Problem("request-invalid", detail, sent=sent)
-    answer = of_problem(problem, "rejected", request_id)
-    log.decision(
-        log.Decided(
-            request_id=request_id,
-            status=answer.status,
-            outcome=answer.outcome,
-            caller=client[0] if client else None,
-            problem=answer.problem,
-        )
-    )
-    lines = [b"HTTP/1.1 400 Bad Request", b"connection: close"]
-    lines += [b"%b: %b" % line for line in fields(answer)]
-    return b"\r\n".join([*lines, b"", answer.body])
