@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.core.headers import written
-from gateway.core.model import Headers
+from gateway.core.headers import by_names
 from gateway.proxy.respond import BODY_FOLLOWS, Message, Receive, Send
 from gateway.upstream import reset
 
@@ -28,6 +26,7 @@ _BAD_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
 _BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 _BODILESS = (204, 304)
+_FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 
 
 class Cycle(RequestResponseCycle):
@@ -68,6 +67,7 @@ class Cycle(RequestResponseCycle):
             return None
         if self.waiting_for_100_continue:
             return None
+        self.flow.resume_reading()
         body, self.body = bytes(self.body), bytearray()
         self.message_event.clear()
         return body
@@ -96,12 +96,12 @@ class Cycle(RequestResponseCycle):
             self.transport.write(head)
 
     def _encoded(self, status: int, headers: Any) -> bytes:
-        if _BAD_VALUE.search(b"".join([value for _, value in headers])):
+        values = [value for _, value in headers]
+        if _BAD_VALUE.search(b"".join(values)):
             raise RuntimeError("a field of the answer holds a control character")
-        lines: Headers = tuple([(_name(name), value) for name, value in headers])
+        template, framing = _template(headers, None)
         more = b""
-        closes = self._framed(lines)
-        if closes:
+        if self._framed([(name, values[at]) for name, at in framing]):
             self.keep_alive = False
         elif not self.keep_alive:
             more = b"connection: close\r\n"
@@ -109,9 +109,9 @@ class Cycle(RequestResponseCycle):
         if self.chunked_encoding is None and not bodiless:
             self.chunked_encoding = True
             more += b"transfer-encoding: chunked\r\n"
-        return b"%b%b%b\r\n" % (STATUS_LINE[status], written(lines), more)
+        return b"%b%b%b\r\n" % (STATUS_LINE[status], template % tuple(values), more)
 
-    def _framed(self, lines: Headers) -> bool:
+    def _framed(self, lines: Iterable[tuple[bytes, bytes]]) -> bool:
         """Take from its fields how the answer is framed; whether they close the connection."""
         closes = False
         for name, value in lines:
@@ -168,16 +168,15 @@ _JOINED = 64 * 1024
 """Bytes of a body that is written in one with its head; copying a larger one costs more."""
 
 
-@lru_cache(1024)
-def _known(name: bytes) -> bytes:
-    if _BAD_NAME.search(name):
+@by_names
+def _template(sent: tuple[bytes, ...], _: None) -> tuple[bytes, tuple[tuple[bytes, int], ...]]:
+    """The lines of fields of these names, with places for their values; and which of them say how
+    the answer is framed."""
+    if any(map(_BAD_NAME.search, sent)):
         raise RuntimeError("the name of a field of the answer holds what no name may")
-    return name.lower()
-
-
-def _name(name: bytes) -> bytes:
-    """In lower case, once it was looked at. A long one must not stay in memory."""
-    return _known(name) if len(name) <= 64 else _known.__wrapped__(name)
+    names = [name.lower() for name in sent]
+    lines = b"".join(name.replace(b"%", b"%%") + b": %b\r\n" for name in names)
+    return lines, tuple((name, at) for at, name in enumerate(names) if name in _FRAMING)
 
 
 class Exchange:

@@ -118,10 +118,8 @@ def body_type(headers: Headers) -> bytes:
     """What the same bytes are taken for: media types without their parameters, and content codings,
     in lower case. Of parameters, ``charset`` makes no difference to what is read here, and a
     boundary changes with every try."""
-    types = [line.partition(b";")[0] for line in values(headers, b"content-type")]
-    coded = values(headers, b"content-encoding")
-    if not coded and len(types) == 1:
-        return _lower(types[0])
+    lines, coded = values(headers, b"content-type"), values(headers, b"content-encoding")
+    types = [line.partition(b";")[0] for line in lines]
     codings = [name for line in coded for name in line.split(b",")]
     named = [name for name in map(_lower, codings) if name not in (b"", b"identity")]
     return b",".join(map(_lower, types)) + b"".join(b" " + name for name in named)

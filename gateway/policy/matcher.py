@@ -202,7 +202,7 @@ class Table(Generic[Target]):
             if entry[0].takes(segments):
                 exact = entry
                 break
-        loosened = _trimmed(tuple([_loosened(segment) for segment in segments]))
+        loosened = _trimmed(_all_loosened(segments))
         if self._loosely(method, loosened) is not exact:
             return _refused(
                 "is another command to an upstream that decodes it, ignores case or drops a last "
@@ -233,9 +233,14 @@ def _takes(own: Sequence[bytes | None], segments: Sequence[bytes]) -> bool:
 
 
 def _loosened(segment: bytes) -> bytes:
-    if b"%" in segment or b";" in segment:
-        segment = percent_decode(segment.partition(b";")[0])
-    return segment.lower()
+    return percent_decode(segment.partition(b";")[0]).lower()
+
+
+def _all_loosened(segments: Sequence[bytes]) -> tuple[bytes, ...]:
+    path = b"/".join(segments)
+    if b"%" in path or b";" in path:
+        return tuple(_loosened(segment) for segment in segments)
+    return tuple(path.lower().split(b"/"))  # nearly always there is nothing to decode or to drop
 
 
 T = TypeVar("T")

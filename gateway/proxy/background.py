@@ -14,8 +14,9 @@ T = TypeVar("T")
 async def first_of(*futures: asyncio.Future[Any], within_s: float | None = None) -> None:
     """Wait until one of them is done, or the time is up; ``asyncio.wait`` takes ten times as long
     to say so."""
-    if any(future.done() for future in futures):
-        return
+    for future in futures:
+        if future.done():
+            return
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
