@@ -196,7 +196,7 @@ class Intake:
             return Refused(identity, principal, unread=True)
         self.memory.account(scope, principal.tenant)
         found = self.policies.match(scope["method"], scope["raw_path"])
-        if isinstance(found, Match | Unguarded):
+        if isinstance(found, (Match, Unguarded)):  # a union would be made anew each time
             barred = forbidden(principal, policy_scope(found.upstream.name))
             if barred is not None:
                 return Refused(identity, barred, unread=True)

@@ -183,7 +183,7 @@ class Journal:
                 key_digest=command.key_digest.hex(),
                 fence=command.fence,
                 mark=trace.decision.mark
-                if isinstance(trace.decision, RejectStale | RejectNotHeld)
+                if isinstance(trace.decision, (RejectStale, RejectNotHeld))
                 else None,
                 decision=type(trace.decision).__name__ if trace.decision else None,
                 problem=problem,

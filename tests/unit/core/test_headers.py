@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.core.headers import (
     CONTROL,
+    Head,
+    by_names,
     decode_lines,
     encode_lines,
     end_to_end,
@@ -25,6 +27,7 @@ from gateway.core.headers import (
     twin,
     values,
     without,
+    written,
 )
 from gateway.core.model import Headers
 
@@ -234,3 +237,51 @@ def test_a_value_with_colons_and_blanks_reads_back() -> None:
     headers = ((b"Location", b" https://x.test:1/a:b "), (b"Empty", b""))
     assert decode_lines(encode_lines(headers)) == headers
     assert encode_lines(()) == b""
+
+
+_NAME = st.sampled_from(
+    [b"Connection", b"x-job", b"X_Job", b"Via", b"via", b"TE", b"Proxy-X", b"Date", b"Set-Cookie"]
+) | st.text("aX-_%", min_size=1, max_size=4).map(str.encode)
+_VALUE = st.sampled_from([b"close", b"x-job, date", b"1.1 a", b"", b"%b"])
+
+
+@given(st.lists(st.tuples(_NAME, _VALUE), max_size=6).map(tuple))
+def test_a_head_that_was_looked_through_says_what_its_lines_say(headers: Headers) -> None:
+    head = Head(headers)
+    assert head == headers
+    for name in (b"connection", b"via", b"x-job", b"none"):
+        assert values(head, name) == values(headers, name)
+    for question in (nominated, end_to_end, relayable, recordable, written):
+        assert question(head) == question(headers)
+    assert sendable(head, CONTROL) == sendable(headers, CONTROL)
+    assert twin(head, frozenset({b"x-job"})) == twin(headers, frozenset({b"x-job"}))
+    assert written(headers) == b"".join(b"%b: %b\r\n" % line for line in headers)
+
+
+def test_what_is_kept_of_names_is_bounded_and_never_mixed_up() -> None:
+    asked: list[tuple[bytes, ...]] = []
+
+    @by_names
+    def count(sent: tuple[bytes, ...], more: int) -> int:
+        asked.append(sent)
+        return len(sent) + more
+
+    def heads(number: int) -> Headers:
+        return ((b"x-%d" % number, b""), (b"y", b""))
+
+    for _ in range(3):
+        for number in range(5):
+            assert count(heads(number), number) == 2 + number
+    assert len(asked) == 5
+    for number in range(10_000):
+        assert count(heads(number), 0) == 2
+    asked.clear()
+    for number in range(10_000):
+        assert count(heads(number), 0) == 2
+    assert len(asked) > 9_000  # so few are kept
+    asked.clear()
+    large: Headers = ((b"x" * 2_000, b""),)
+    many: Headers = tuple((b"x", b"") for _ in range(100))
+    for each in (large, large, many, many):
+        assert count(each, 0) == len(each)
+    assert len(asked) == 4
