@@ -28,10 +28,29 @@ Out: TypeAlias = (
 )
 
 
+_HOLE = "\0"
+"""Stands for a ``_Raw`` while the rest is written. No text that comes here has U+0000, and one that
+has it spelled out is written with another backslash before it."""
+
+_WRITTEN = b'"\\u0000"'
+
+
 def document(value: Out) -> bytes:
     """The JSON document of a value; times are RFC 3339 in UTC."""
-    pieces: list[bytes] = []
-    _write(value, pieces)
+    raw: list[bytes] = []
+
+    def other(found: _Raw | UUID | datetime) -> str:
+        if not isinstance(found, _Raw):
+            return _text(found)
+        raw.append(found.text)
+        return _HOLE
+
+    # In one call, by the encoder in C: a hundred leases are some three thousand values.
+    written = json.dumps(value, allow_nan=False, separators=(",", ":"), default=other)
+    first, *others = written.encode("ascii").split(_WRITTEN)
+    pieces = [first]
+    for text, following in zip(raw, others, strict=True):
+        pieces += (text, following)
     return b"".join(pieces)
 
 
@@ -133,30 +152,6 @@ def shown(found: Shown) -> Out:
     about["payload"] = _Raw(found.payload)
     about["result"] = None if found.result is None else _Raw(found.result)
     return {"job": about}
-
-
-def _write(value: Out, pieces: list[bytes]) -> None:
-    match value:
-        case _Raw(text):
-            pieces.append(text)
-        case UUID() | datetime():
-            pieces.append(b'"%b"' % _text(value).encode("ascii"))
-        case str() | None | int() | float():
-            pieces.append(json.dumps(value, allow_nan=False).encode("ascii"))
-        case Mapping():
-            comma = b"{"
-            for name, member in value.items():
-                pieces.append(comma + json.dumps(name).encode("ascii") + b":")
-                _write(member, pieces)
-                comma = b","
-            pieces.append(b"}" if value else b"{}")
-        case _:
-            comma = b"["
-            for element in value:
-                pieces.append(comma)
-                _write(element, pieces)
-                comma = b","
-            pieces.append(b"]" if value else b"[]")
 
 
 def _text(value: UUID | datetime) -> str:
