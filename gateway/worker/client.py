@@ -33,7 +33,7 @@ from gateway.worker.wire import (
     Leased,
     Malformed,
     beats,
-    end_of_lease,
+    ends,
     enqueued,
     leases,
     read,
@@ -213,10 +213,14 @@ class Client:
         document = await self._ask("POST", "/v1/jobs/heartbeat", body, within_s=REQUEST_TIMEOUT_S)
         return _read(lambda found: beats(found, [each.job for each in held]), document)
 
-    async def end(self, job: str, body: bytes, *, within_s: float = _ASK_S) -> Ended:
-        """End one lease; ``body`` as ``gateway.worker.endings`` makes it."""
+    async def end(
+        self, worker: str, batch: Sequence[tuple[str, bytes]], *, within_s: float = _ASK_S
+    ) -> list[Ended]:
+        """End leases: jobs, and their ends as ``gateway.worker.endings`` makes them."""
+        head = json.dumps({"worker": worker})[:-1].encode()
+        body = b'%s, "ends": [%s]}' % (head, b", ".join(end for _, end in batch))
         document = await self._ask("POST", "/v1/jobs/end", body, within_s=within_s)
-        return _read(lambda found: end_of_lease(found, job), document)
+        return _read(lambda found: ends(found, [job for job, _ in batch]), document)
 
     async def _insist(self, method: str, path: str, body: bytes | None = None) -> object:
         for number in range(_TRIES - 1):

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.core.jobs import ERROR_LIMIT
-from gateway.worker.client import Client
 from gateway.worker.clock import now_mono_s
 from gateway.worker.endings import Completed, End, Failed, HandedBack, body_of
 from gateway.worker.errors import NoAnswer, Refused
 from gateway.worker.keeper import Keeper, Tended
 from gateway.worker.metrics import Done
+from gateway.worker.sending import Ends
 from gateway.worker.wire import Ended
 
 __all__ = ["Delivery", "tried_until"]
@@ -42,7 +42,7 @@ def tried_until(
 class Delivery:
     """See the module. ``stopped``: since when the worker is to stop; it may drain ``drain_s``."""
 
-    client: Client
+    ends: Ends
     keeper: Keeper
     worker: str
     stopped: Callable[[], float | None]
@@ -52,14 +52,16 @@ class Delivery:
         """Send ``end`` with the same bytes until it is answered, or its time is over. The keeper
         goes on beating meanwhile."""
         tended.close()
-        body, tries = body_of(tended.leased.reference, self.worker, end), 0
+        body, tries = body_of(tended.leased.reference, end), 0
         out = now_mono_s()
         while True:
             tries += 1
             left_s = self._until(tended, out) - now_mono_s()
             try:
                 within_s = max(min(_ASK_S, left_s), _SHORTEST_ASK_S)
-                ended = await self.client.end(tended.leased.job, body, within_s=within_s)
+                ended = await self.ends.send(
+                    tended.leased.job, body, alone=tries > 1, within_s=within_s
+                )
             except (NoAnswer, Refused) as error:
                 # A key that is not known is an operator's matter, and may be mended meanwhile.
                 if isinstance(error, Refused) and error.type != "unauthenticated":

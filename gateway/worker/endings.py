@@ -185,8 +185,8 @@ def encoded(value: object, what: str) -> str:
     return text
 
 
-def body_of(reference: Mapping[str, object], worker: str, end: End) -> bytes:
-    """The body of ``POST /v1/jobs/end`` for one end; made once, and sent again as it is."""
+def body_of(reference: Mapping[str, object], end: End) -> bytes:
+    """One of the ``ends`` of ``POST /v1/jobs/end``; made once, and sent again as it is."""
     members: dict[str, object] = {"lease": dict(reference)}
     result = ""
     match end:
@@ -204,8 +204,7 @@ def body_of(reference: Mapping[str, object], worker: str, end: End) -> bytes:
             members |= {"delay_s": delay_s} if delay_s else {}
         case _:
             assert_never(end)
-    head = json.dumps({"worker": worker})[:-1]
-    return f'{head}, "ends": [{json.dumps(members)[:-1]}{result}}}]}}'.encode()
+    return f"{json.dumps(members)[:-1]}{result}}}".encode()
 
 
 def _completed(value: object) -> Completed | Failed:

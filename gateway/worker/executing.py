@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gateway.observe.log import event
 from gateway.worker.clock import now_mono_s
+from gateway.worker.crossing import Crossing
 from gateway.worker.endings import Gone, Outcome, Raised, Returned
 from gateway.worker.job import Job
 
@@ -40,6 +41,7 @@ class HandlerLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
+        self._crossing = Crossing(self.loop)
         self._asked_mono_s: float | None = None
         self._running: set[_Task] = set()
         self._closing = False
@@ -93,8 +95,8 @@ class HandlerLoop:
         execution.done.add_done_callback(lambda _: self._running.discard(execution))
         if self._ended:
             raise RuntimeError("the event loop of the async handlers has ended")
-        with contextlib.suppress(RuntimeError):  # it ended just now, and has looked, or will
-            self.loop.call_soon_threadsafe(execution.start, handler, job)
+        # Where it ended just now, it has looked, or will.
+        self._crossing.call(lambda: execution.start(handler, job))
         return execution
 
     async def shut(self, last: Callable[[], Awaitable[None]], within_s: float) -> None:

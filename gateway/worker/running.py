@@ -23,6 +23,7 @@ from gateway.errors import ConfigurationError, FencegateError
 from gateway.observe.log import Level, Value, event
 from gateway.worker.client import Client
 from gateway.worker.clock import now_mono_s
+from gateway.worker.crossing import Crossing
 from gateway.worker.delivering import Delivery
 from gateway.worker.endings import (
     End,
@@ -42,6 +43,8 @@ from gateway.worker.executing import Execution, HandlerLoop, in_thread
 from gateway.worker.http import AsyncHttp, Caller, Lane, SyncHttp
 from gateway.worker.job import Job
 from gateway.worker.keeper import Keeper, Tended
+from gateway.worker.sending import Ends
+from gateway.worker.slots import BEGIN_S, Pace, Slots
 from gateway.worker.trust import Reason, usual_timeout_s
 from gateway.worker.wire import Leased
 
@@ -109,10 +112,15 @@ class Running:
         # Of these no job can begin while a handler blocks the loop that they share.
         self._looped = {tool for (tool, _), h in handlers.items() if is_coroutine_function(h)}
         self._client = Client(str(url), key)
+        self._ends = Ends(self._client, self.name)
         self.keeper = Keeper(Client(str(url), key), self.name)
         self._handler_loop = HandlerLoop()
         self._lanes = (Lane(url, key, options.concurrency), Lane(url, key, options.concurrency))
         self._runs: dict[asyncio.Task[None], _Run] = {}
+        self._out = 0  # of them: the handler is out, and the end on its way
+        self.crossing = Crossing(asyncio.get_running_loop())
+        self.slots = Slots(options.concurrency)
+        self.pace = Pace()
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopped_mono_s: float | None = None
@@ -131,6 +139,7 @@ class Running:
             self._stopped_mono_s = now_mono_s()
         self._stop.set()
         self._changed.set()
+        self.slots.shut()
 
     async def work(self) -> None:
         """Until it was told to stop, and has. Raises ``ConfigurationError`` where the first claim
@@ -150,6 +159,7 @@ class Running:
             self.keeper.stop()
             await self._handler_loop.shut(self._lanes[0].close, 1.0)
             await self._lanes[1].close()
+            await self._ends.close()
             await self._client.close()
             event("worker_stopped", worker=self.name)
         if not claiming.cancelled():
@@ -203,7 +213,7 @@ class Running:
     async def _claim_forever(self) -> None:
         while not self.stopping():
             self._check_parts()
-            limit = min(self._options.concurrency - len(self._runs), CLAIM_LIMIT)
+            limit = self._room_for()
             if limit <= 0:
                 await self._room()
                 continue
@@ -269,6 +279,18 @@ class Running:
             level: Level = "error" if is_refused else "warning"
             event("not_claimed", level=level, worker=self.name, why=str(error))
 
+    def _room_for(self) -> int:
+        """How many jobs to claim now. What is claimed ahead is claimed again once half of it is
+        used, so that a claim takes many; and nothing while as many ends as that are on their way.
+        """
+        slots = self._options.concurrency
+        ahead = 0 if self.slots.held_up() else self.pace.ahead(slots, CLAIM_LIMIT)
+        most = slots + ahead
+        room = min(most - (len(self._runs) - self._out), CONCURRENCY_LIMIT - len(self._runs))
+        if self._out >= most or room <= ahead // 2:
+            return 0
+        return min(room, CLAIM_LIMIT)
+
     async def _room(self) -> None:
         """Until a slot may be free, or it is time to look at the keeper."""
         self._changed.clear()
@@ -289,9 +311,18 @@ class Running:
         self._runs[task] = run
         task.add_done_callback(self._released)
 
+    def out(self) -> None:
+        """The handler of a run is out, or will not begin."""
+        self._out += 1
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        if self._room_for() > 0:
+            self._changed.set()
+
     def _released(self, task: asyncio.Task[None]) -> None:
-        del self._runs[task]
-        self._changed.set()
+        self._out -= self._runs.pop(task).is_out
+        self._look_for_room()
         if not task.cancelled() and (error := task.exception()) is not None:
             event("worker_bug", level="error", worker=self.name, why=repr(error))
 
@@ -317,7 +348,7 @@ class Running:
 
     async def deliver(self, tended: Tended, end: End) -> None:
         await Delivery(
-            self._client,
+            self._ends,
             self.keeper,
             self.name,
             stopped=lambda: self._stopped_mono_s,
@@ -332,6 +363,7 @@ class _Run:
         self._running = running
         self._execution: Execution | None = None
         self._is_drained = False
+        self.is_out = False
         control = threading.current_thread()
 
         def alive() -> bool:
@@ -345,6 +377,8 @@ class _Run:
         try:
             self._tell("job_claimed")
             end = await self._end()
+            self.is_out = True
+            self._running.out()
             if end is None:
                 keeper.metrics.done("lost")
             else:
@@ -362,11 +396,22 @@ class _Run:
         if handler is None:
             self._tell("no_handler", "error", times=self._running.count_no_handler(leased))
             return HandedBack(_NO_HANDLER_S)
-        if not await self._is_certain():
-            return HandedBack() if self.tended.lost is None else None
-        outcome = await self._execute(handler)
+        running = self._running
+        if not await running.slots.take(BEGIN_S):
+            return self._not_begun()
+        try:
+            if not await self._is_certain():
+                return self._not_begun()
+            began = now_mono_s()
+            outcome = await self._execute(handler)
+            running.pace.note(now_mono_s() - began)
+        finally:
+            running.slots.give_back()
         self._tell_error(outcome)
         return ending(outcome, lost=self.tended.lost, drained=self._is_drained)
+
+    def _not_begun(self) -> End | None:
+        return HandedBack() if self.tended.lost is None else None
 
     async def _is_certain(self) -> bool:
         """Whether the handler may begin: the lease is held, and there is room to do something. An
@@ -394,7 +439,7 @@ class _Run:
         self._execution = execution
         if self.tended.lost is not None:  # it was lost before there was something to cancel
             execution.cancel()
-        return await asyncio.shield(asyncio.wrap_future(execution.done))
+        return await self._running.crossing.result(execution.done)
 
     def _tell_error(self, outcome: Outcome) -> None:
         match outcome:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast, get_args
 
 from gateway.core.jobs import JobState, KeyState, LostReason
@@ -20,7 +21,7 @@ __all__ = [
     "Malformed",
     "Renewed",
     "beats",
-    "end_of_lease",
+    "ends",
     "enqueued",
     "leases",
     "read",
@@ -117,11 +118,15 @@ def beats(document: object, asked: Sequence[str]) -> list[Beat]:
     return [_beat(each) for each in listed]
 
 
-def end_of_lease(document: object, job: str) -> Ended:
-    """What one end answers."""
-    (each,) = _one(_list(document, "ends"))
-    if each.get("job") != job:
-        raise Malformed("the end's answer is about another job")
+def ends(document: object, asked: Sequence[str]) -> list[Ended]:
+    """What ends answer, in the order in which they were sent."""
+    listed = _list(document, "ends")
+    if [each.get("job") for each in listed] != list(asked):
+        raise Malformed("the answer to an end is about other jobs")
+    return [_ended(each) for each in listed]
+
+
+def _ended(each: Document) -> Ended:
     if "rejected" in each:
         return Ended(None, rejected=_reason(each["rejected"]))
     return Ended(_state(each.get("state")), again=bool(each.get("again")))
@@ -181,14 +186,21 @@ def _leased(each: Document) -> Leased:
         payload=each.get("payload"),
         previous=each.get("previous"),
         last_error=_text_or_none(each, "last_error"),
-        terms=LeaseClass(
-            lease_s=_seconds(terms, "lease_s"),
-            heartbeat_s=_seconds(terms, "heartbeat_s"),
-            jitter_s=_seconds(terms, "jitter_s"),
-            misses=_whole(terms, "misses"),
-            stage_limit_s=_seconds(terms, "stage_limit_s"),
+        terms=_terms(
+            _seconds(terms, "lease_s"),
+            _seconds(terms, "heartbeat_s"),
+            _seconds(terms, "jitter_s"),
+            _whole(terms, "misses"),
+            _seconds(terms, "stage_limit_s"),
         ),
     )
+
+
+@lru_cache(64)
+def _terms(
+    lease_s: float, heartbeat_s: float, jitter_s: float, misses: int, stage_limit_s: float
+) -> LeaseClass:
+    return LeaseClass(lease_s, heartbeat_s, jitter_s, misses, stage_limit_s)
 
 
 def _beat(each: Document) -> Beat:

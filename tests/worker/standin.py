@@ -120,7 +120,7 @@ class Desk:
 
     def ended(self) -> dict[str, dict[str, Any]]:
         """What the ends said, by job."""
-        said = [each.json()["ends"][0] for each in self.asked("end")]
+        said = [end for each in self.asked("end") for end in each.json()["ends"]]
         return {each["lease"]["job"]: each for each in said}
 
     def _answer(self, request: Recorded) -> Answer:
@@ -135,9 +135,9 @@ class Desk:
                 asked = [{"job": each["job"], **left} for each in request.json()["leases"]]
                 return self.beats(request) or _json({"leases": asked})
             case b"/v1/jobs/end":
-                (end,) = request.json()["ends"]
-                done = {"job": end["lease"]["job"], "state": "succeeded", "again": False}
-                return self.ends(request) or _json({"ends": [done]})
+                jobs = [end["lease"]["job"] for end in request.json()["ends"]]
+                done = [{"job": job, "state": "succeeded", "again": False} for job in jobs]
+                return self.ends(request) or _json({"ends": done})
             case _:
                 return respond(201, b"{}", [("Gateway-Outcome", "applied")])
 

@@ -82,6 +82,23 @@ def test_a_refusal_that_goes_on_is_told_once(desk: Desk, start: Start) -> None:
     assert worker.stop() == 0
 
 
+QUICK_THEN_NOT = act("if job.id == 'j-2': await asyncio.Event().wait()", top="import asyncio")
+
+
+def test_a_job_claimed_ahead_of_a_slow_one_is_handed_back_before_that_ends(
+    desk: Desk, start: Start
+) -> None:
+    # Nothing is claimed ahead before a handler was seen; then as many as are quick.
+    desk.claims += [[raw_lease("j-1")], [raw_lease("j-2"), raw_lease("j-3")]]
+    worker = start(QUICK_THEN_NOT, "--concurrency", "1", "--drain", "0")
+    until(lambda: "j-3" in desk.ended(), "the end of what did not begin")
+    assert desk.ended()["j-3"] == {"lease": raw_lease("j-3")["lease"], "how": "handed-back"}
+    assert "j-2" not in desk.ended()
+    limits = [each.json()["limit"] for each in desk.asked("claim")]
+    assert limits[:2] == [1, 100]
+    assert worker.stop() == 0
+
+
 WINDOW = act("return job.request_timeout_s")
 
 

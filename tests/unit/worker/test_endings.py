@@ -259,7 +259,7 @@ REFERENCE = {"job": "j", "entity": "e", "fence": 7}
     ],
 )
 def test_the_body_of_an_end(end: End, members: dict[str, object]) -> None:
-    body = body_of(REFERENCE, "w", end)
-    assert json.loads(body) == {"worker": "w", "ends": [{"lease": REFERENCE, **members}]}
+    body = body_of(REFERENCE, end)
+    assert json.loads(body) == {"lease": REFERENCE, **members}
     if isinstance(end, Completed):
         assert end.result.encode() in body  # as it was encoded, for its digest
