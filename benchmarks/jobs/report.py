@@ -20,7 +20,7 @@ _STATEMENTS = (
     (f"enqueue {BATCH}", f"enqueue_{BATCH}_rate"),
     ("claim", "claim_rate"),
     (f"claim {BATCH}", f"claim_{BATCH}_rate"),
-    (f"heartbeat of {BEATEN}", "beat_rate"),
+    (f"heartbeat of {BEATEN} (procrastinate: of their worker)", "beat_rate"),
     ("complete", "complete_rate"),
     (f"complete {BATCH}", f"complete_{BATCH}_rate"),
 )
