@@ -37,10 +37,11 @@ def _play(
 ) -> None:
     try:
         figures = case.run()
-    except Broken as broken:
-        results.broken[case.key] = str(broken)
+    except Exception as error:  # noqa: BLE001 - whatever befell it, the others go on
+        why = str(error) if isinstance(error, Broken) else repr(error)
+        results.broken[case.key] = why
         results.add(case.key, number, None)
-        say(f"round {number + 1}/{rounds}  {case.subject}: {case.what}: BROKEN: {broken}")
+        say(f"round {number + 1}/{rounds}  {case.subject}: {case.what}: BROKEN: {why}")
         return
     results.add(case.key, number, figures)
     rate = figures.get("rate")

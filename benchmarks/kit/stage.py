@@ -53,9 +53,12 @@ class Stage:
     folder: Path
     crew: Crew
 
-    def postgres(self) -> Cluster:
-        """A PostgreSQL server by our own launcher, with the settings that it ships with."""
-        return start_database(self.folder, self.crew)
+    def postgres(self, name: str = "database") -> Cluster:
+        """A PostgreSQL server by our own launcher, with the settings that it ships with. ``name``:
+        of its folder, where there are several."""
+        folder = self.folder / name
+        folder.mkdir(mode=0o711)
+        return start_database(folder, self.crew)
 
     def database(self, cluster: Cluster, name: str) -> str:
         """The DSN of a new, empty database."""

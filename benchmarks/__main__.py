@@ -1,0 +1,97 @@
+"""``python3 dev.py bench [--quick] [--json FILE] [--write [FILE]]``"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import nginx
+from benchmarks.cases import Bench
+from benchmarks.kit import play, stage
+from benchmarks.load import generator
+from benchmarks.plan import FULL, QUICK, Plan
+from benchmarks.report import Document, last_line, read, replaced, svg, text, write, written
+from benchmarks.report.document import taken
+from gateway.crew import CrewError, Interrupted
+
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+_PLOT = "benchmarks.svg"
+
+_BROKE, _UNABLE = 1, 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: everything held. 1: some run did not, or did not end. 2: it cannot run here."""
+    options = _parser().parse_args(argv)
+    if isinstance(options.write, Path):
+        _write(read(options.write))
+        return 0
+    if not nginx.installed():
+        print(f"bench: {nginx.MISSING}", file=sys.stderr)
+        return _UNABLE
+    try:
+        document = _run(QUICK if options.quick else FULL, options.quick)
+    except CrewError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return _BROKE
+    except Interrupted as interrupted:
+        print(f"bench: ended by {interrupted}", file=sys.stderr)
+        return _BROKE
+    if options.json is not None:
+        write(document, options.json)
+    if options.write is not None:
+        _write(document)
+    print(f"\n{text(document)}\n")
+    print(last_line(document))
+    return _BROKE if document.broken else 0
+
+
+def _run(plan: Plan, quick: bool) -> Document:
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+
+    with stage(plan.limit_s) as on:
+        say(f"starting servers; the load is made by {generator()}")
+        bench = Bench(on, plan, say)
+        cases = bench.cases()
+        until = None if plan.rounds_s is None else began + plan.rounds_s
+        results = play(cases, plan.rounds, say, until=until)
+        growth = bench.growth()
+        how = taken(plan, quick, bench.postgres)
+    return Document(how, results, growth, bench.absent)
+
+
+def _write(document: Document) -> None:
+    page = replaced(_PAGE.read_text(encoding="utf-8"), written(document, _PLOT))
+    _PAGE.write_text(page, encoding="utf-8")
+    _PAGE.with_name(_PLOT).write_text(svg(document), encoding="utf-8")
+    print(f"written: docs/{_PAGE.name} and docs/{_PLOT}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dev.py bench",
+        description="Speed, side by side with what the gateway stands between; docs/benchmarks.md.",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer cases and shorter loads: within 550 s"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every figure of every round")
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        const=True,
+        type=Path,
+        metavar="FILE",
+        help="write docs/benchmarks.md: of this run, or of the FILE that --json made",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

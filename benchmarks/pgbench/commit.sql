@@ -1,0 +1,2 @@
+-- The smallest durable commit: one row.
+insert into one_row (at) values (now());
