@@ -33,7 +33,8 @@ usage: python3 dev.py COMMAND [arguments]
   demo  [...]   run the demonstration (arguments go to `fencegate demo`)
   test  [...]   lint, types, layering and tests (arguments go to pytest)
   lint          the same without pytest
-  bench [...]   run the benchmarks
+  bench [...]   measure speed beside nginx and others (--quick: within 550 s); installs what it
+                compares with; wants nginx and wrk
   soak  [...]   what takes minutes: many jobs; failovers by Patroni (which it installs); a
                 million fuzz inputs; rules broken one by one, which named tests notice
 """
@@ -109,9 +110,7 @@ def lint(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    if not (ROOT / "benchmarks" / "__main__.py").is_file():
-        raise Stop("bench comes with a later release: there is no benchmarks/__main__.py yet", 2)
-    set_up()
+    set_up("bench")
     return run([PYTHON, "-m", "benchmarks", *arguments])
 
 

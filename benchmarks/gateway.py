@@ -18,6 +18,7 @@ __all__ = ["Measured", "policies"]
 
 _QUIET_S = 20.0
 _POLL_S = 0.05
+_IDLE_S = 3.0
 _SEEDS = 1000
 """Commands that replays and refusals go round in."""
 
@@ -67,6 +68,7 @@ class Measured:
         self._upstream = upstream
         self._dsn = gateways[0].dsn
         self._seeds: tuple[str, int] | None = None
+        self._idle: tuple[float, float] | None = None
 
     def run(
         self,
@@ -83,26 +85,45 @@ class Measured:
         seeds = seeds or (("none", 1) if kind == "fresh" else self._seeded())
         load = Load(kind, connections, seconds, SIZES[size], seeds)
         before = self._state(kind)
-        writes, gateway, database = Writes.of(self._dsn), self._own(), Cpu.of(self._cluster.pid)
+        if self._idle is None:
+            self._idle = self._written_idle()
+        writes, began = Writes.of(self._dsn), time.monotonic()
+        gateway, database = self._own(), Cpu.of(self._cluster.pid)
         seen = run(load, *self._targets(size))
         gateway_us = self._own().us_per(gateway, seen.answered)
         database_us = Cpu.of(self._cluster.pid).us_per(database, seen.answered)
         done = self._check(kind, before, seen)
-        after = Writes.of(self._dsn)
+        written = self._written(writes, began)
         return {
             "rate": seen.rate,
             "p50_ms": seen.p50_ms,
             "p99_ms": seen.p99_ms,
             "gateway_cpu_us": gateway_us,
             "postgres_cpu_us": database_us,
-            "commits": (after.transactions - writes.transactions) / done,
-            "wal_bytes": (after.wal_bytes - writes.wal_bytes) / done,
+            "commits": written.transactions / done,
+            "wal_bytes": written.wal_bytes / done,
             "peak_rss_mib": max(peak_rss_mib(each.pid) for each in self._gateways),
         }
 
     def known(self, prefix: str, count: int) -> Figures:
         """That keys which were loaded are remembered: asked again with another body."""
         return self.run("reused", 16, 1, seeds=(prefix, count))
+
+    def _written(self, before: Writes, began: float) -> Writes:
+        """What commands have written since: less what the processes write without any."""
+        now, seconds = Writes.of(self._dsn), time.monotonic() - began
+        transactions, wal_bytes = self._idle or (0.0, 0.0)
+        return Writes(
+            now.transactions - before.transactions - round(transactions * seconds),
+            now.wal_bytes - before.wal_bytes - round(wal_bytes * seconds),
+        )
+
+    def _written_idle(self) -> tuple[float, float]:
+        """Transactions and bytes a second."""
+        before = Writes.of(self._dsn)
+        time.sleep(_IDLE_S)
+        now = self._written(before, time.monotonic())
+        return now.transactions / _IDLE_S, now.wal_bytes / _IDLE_S
 
     def _own(self) -> Cpu:
         return Cpu.of(*(each.pid for each in self._gateways))

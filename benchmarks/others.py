@@ -187,6 +187,8 @@ class PgBench:
             for log in folder.iterdir()
             for line in log.read_text().splitlines()
         ]
+        if not times:
+            raise Broken("pgbench did nothing in its time")
         stored = int(sql.value(self._dsn, f"select count(*) from {table}")) - before
         if stored != len(times):
             raise Broken(f"stored, answered: {stored}, {len(times)}")

@@ -210,7 +210,7 @@ def _costs(document: Document) -> Table:
             rows.append((shown, *map(number, each)))
     commit = document.results.median(("pgbench", what("commit", 1)), "p50_ms")
     if commit is not None:
-        rows.append(("one commit of one row, 1 client", number(commit), *["-"] * 6))
+        rows.append(("one commit of one row, 1 client", number(commit), *["-"] * (len(_COSTS) - 1)))
     return Table("What each command costs", ("", *_COSTS.values()), rows)
 
 
