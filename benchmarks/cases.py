@@ -18,7 +18,7 @@ from benchmarks.plan import CONNECTIONS, Plan, what
 from gateway.settings import Settings
 from gateway.store.embedded import Cluster
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "of_pgbench"]
 
 _KINDS: tuple[Kind, ...] = ("replay", "stale", "reused")
 _VARIANTS = {
@@ -52,6 +52,7 @@ class Bench:
 
     def cases(self) -> list[Case]:
         made = [*self._of_nginx(), *self._of_fencegate(), *self._of_variants(), *self._of_others()]
+        made += of_pgbench(self._on, self._plan)
         return sorted(made, key=lambda case: case.rounds is not None)
 
     def _of_nginx(self) -> Iterator[Case]:
@@ -89,10 +90,6 @@ class Bench:
             yield self._gateway("two", two, "fresh", each)
 
     def _of_others(self) -> Iterator[Case]:
-        try:
-            yield from self._of_pgbench()
-        except others.Absent as absent:
-            self._lacks("pgbench", str(absent))
         cluster = self._on.postgres("natural")
         for client in ("httpx", "aiohttp"):
             dsn = self._on.database(cluster, client)
@@ -102,15 +99,6 @@ class Bench:
         for name in _PEERS:
             start = partial(others.peer, self._on, name, self._upstream)
             yield from self._of_web(name, start, set(self._plan.aside))
-
-    def _of_pgbench(self) -> Iterator[Case]:
-        cluster = self._on.postgres("pgbench")
-        pgbench = others.PgBench(self._on, self._on.database(cluster, "pgbench"), cluster)
-        seconds = self._plan.seconds
-        yield self._case("pgbench", "commit", 1, partial(pgbench.commits, seconds), often=True)
-        for each in (1, 16, 64):
-            run = partial(pgbench.commands, each, seconds)
-            yield self._case("pgbench", "fresh", each, run)
 
     def _of_web(
         self,
@@ -216,3 +204,14 @@ class Bench:
     def _lacks(self, subject: str, why: str) -> None:
         self.absent[subject] = why
         self._say(f"left out: {subject}: {why}")
+
+
+def of_pgbench(on: Stage, plan: Plan) -> list[Case]:
+    """It comes with the PostgreSQL that the gateway brings, and needs nothing else."""
+    cluster = on.postgres("pgbench")
+    pgbench = others.PgBench(on, on.database(cluster, "pgbench"), cluster)
+    cases = [Case("pgbench", what("commit", 1), partial(pgbench.commits, plan.seconds))]
+    for each in (1, 16, 64):
+        run = partial(pgbench.commands, each, plan.seconds)
+        cases.append(Case("pgbench", what("fresh", each), run, plan.fewer))
+    return cases

