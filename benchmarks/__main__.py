@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import nginx
 from benchmarks.cases import Bench, of_pgbench
-from benchmarks.kit import play, stage
+from benchmarks.kit import Results, play, stage
 from benchmarks.load import generator
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import Document, last_line, read, replaced, svg, text, write, written
@@ -30,46 +30,51 @@ def main(argv: Sequence[str]) -> int:
         _write(read(options.write))
         return 0
     plan = QUICK if options.quick else FULL
-    try:
-        document = _run(plan, options.quick)
-    except CrewError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return _BROKE
-    except Interrupted as interrupted:
-        print(f"bench: ended by {interrupted}", file=sys.stderr)
-        return _BROKE
+    document = Document({}, Results(), Results(), {})
+    ended = _run(plan, options.quick, document)
+    if ended is not None:
+        print(f"bench: {ended}", file=sys.stderr)
     if options.json is not None:
         write(document, options.json)
     if options.write is not None:
         _write(document)
     print(f"\n{text(document)}\n")
     print(last_line(document))
-    if document.broken:
+    if document.broken or ended is not None:
         return _BROKE
     return 0 if nginx.installed() else _UNABLE
 
 
-def _run(plan: Plan, quick: bool) -> Document:
+def _run(plan: Plan, quick: bool, document: Document) -> str | None:
+    """Fill the document; what ended it before its end."""
     began = time.monotonic()
 
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
 
-    with stage(plan.limit_s) as on:
-        say(f"starting servers; the load is made by {generator()}")
-        if not nginx.installed():
-            say(nginx.MISSING)
-            alone = play(of_pgbench(on, plan), plan.rounds, say)
-            return Document(
-                taken(plan, quick, "its own"), alone, absent={"all else": nginx.MISSING}
-            )
-        bench = Bench(on, plan, say)
-        cases = bench.cases()
-        until = None if plan.rounds_s is None else began + plan.rounds_s
-        results = play(cases, plan.rounds, say, until=until)
-        growth = bench.growth()
-        how = taken(plan, quick, bench.postgres)
-    return Document(how, results, growth, bench.absent)
+    def behind(seconds: int | None) -> float | None:
+        return None if seconds is None else began + seconds
+
+    try:
+        with stage(plan.limit_s) as on:
+            say(f"starting servers; the load is made by {generator()}")
+            document.taken.update(taken(plan, quick))
+            if nginx.installed():
+                bench = Bench(on, plan, say, document.absent)
+                cases = bench.cases()
+            else:
+                document.absent["all else"] = nginx.MISSING
+                cases = of_pgbench(on, plan)
+            play(cases, plan.rounds, say, until=behind(plan.rounds_s), into=document.results)
+            if plan.growth_s is not None and time.monotonic() > began + plan.growth_s:
+                document.absent["growth"] = "there was no time left"
+            elif nginx.installed():
+                bench.growth(document.growth)
+    except CrewError as error:
+        return str(error)
+    except Interrupted as interrupted:
+        return f"ended by {interrupted} after {time.monotonic() - began:.0f} s"
+    return None
 
 
 def _write(document: Document) -> None:

@@ -38,15 +38,16 @@ class _Database:
 
 
 class Bench:
-    """Everything that one run measures. ``absent``: what cannot run here, and why, by subject."""
+    """Everything that one run measures. Into ``absent`` goes what cannot run here, and why, by
+    subject."""
 
-    def __init__(self, on: Stage, plan: Plan, say: Callable[[str], None]) -> None:
-        self._on, self._plan, self._say = on, plan, say
-        self.absent: dict[str, str] = {}
+    def __init__(
+        self, on: Stage, plan: Plan, say: Callable[[str], None], absent: dict[str, str]
+    ) -> None:
+        self._on, self._plan, self._say, self._absent = on, plan, say, absent
         self._upstream = nginx.start_upstream(on)
         self._proxy = others.plain(*nginx.start_proxy(on, self._upstream), self._upstream)
         self._policies = policies(on, self._upstream)
-        self.postgres = "unknown"
 
     # -- side by side
 
@@ -77,7 +78,7 @@ class Bench:
     def _of_variants(self) -> Iterator[Case]:
         for name, (setting, environment) in _VARIANTS.items():
             if setting not in Settings.model_fields:
-                self.absent[name] = f"this release has no setting {setting}"
+                self._absent[name] = f"this release has no setting {setting}"
                 continue
             measured = self._measured(name, 1, environment)
             kinds: tuple[Kind, ...] = ("fresh", "replay") if name == "no-cache" else ("fresh",)
@@ -118,7 +119,7 @@ class Bench:
 
     # -- growth
 
-    def growth(self) -> Results:
+    def growth(self, results: Results) -> None:
         """Fresh commands beside so many remembered keys; retention beside a steady stream."""
         served: dict[int, tuple[Measured, str]] = {}
         for count in self._plan.keys:
@@ -130,13 +131,13 @@ class Bench:
             Case("fencegate", f"{count} keys", partial(each.run, "fresh", 64, self._plan.seconds))
             for count, (each, _) in served.items()
         ]
-        results = play(cases, self._plan.rounds, self._say)
+        play(cases, self._plan.rounds, self._say, into=results)
         last = [
             Case("fencegate", f"{count} keys asked again", partial(each.known, prefix, count))
             for count, (each, prefix) in served.items()
         ]
-        results.take(play([*last, Case("fencegate", "retention", self._retention)], 1, self._say))
-        return results
+        last.append(Case("fencegate", "retention", self._retention))
+        play(last, 1, self._say, into=results)
 
     def _retention(self) -> Figures:
         at = self._database("retention", seeded=True)
@@ -152,7 +153,6 @@ class Bench:
         """A server of its own, as it ships, with the schema and a gateway key. ``seeded``: with one
         settled command."""
         cluster = self._on.postgres(name)
-        self.postgres = cluster.version
         dsn = self._on.migrated(cluster, "bench")
         at = _Database(name, cluster, dsn, self._on.key(dsn, self._policies))
         if seeded:
@@ -202,7 +202,7 @@ class Bench:
         return Case(subject, what(kind, connections, size), run, rounds)
 
     def _lacks(self, subject: str, why: str) -> None:
-        self.absent[subject] = why
+        self._absent[subject] = why
         self._say(f"left out: {subject}: {why}")
 
 

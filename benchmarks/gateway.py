@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -94,6 +95,8 @@ class Measured:
         database_us = Cpu.of(self._cluster.pid).us_per(database, seen.answered)
         done = self._check(kind, before, seen)
         written = self._written(writes, began)
+        for each in self._gateways:
+            os.truncate(each.log, 0)  # it is appended to: hours of lines need not be kept
         return {
             "rate": seen.rate,
             "p50_ms": seen.p50_ms,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -22,7 +23,9 @@ _KEPT_OVER = timedelta(days=20)
 """So far back reach the copies; a policy keeps responses for 30 days."""
 
 _ANOTHER_DAY = timedelta(days=1)
-_CHUNK = 50_000
+_CHUNK = 20_000
+
+_Row = dict[str, Any]
 
 
 def fill(dsn: str, count: int) -> str:
@@ -49,16 +52,25 @@ async def _fill(dsn: str, count: int, ago: timedelta) -> str:
             "select * from gateway.entities where entity = $1", command["entity"]
         )
         prefix = f"f{int(time.time() * 1000):014d}k"
-        keys = [f"{prefix}{number:09d}" for number in range(1, count + 1)]
-        step = _KEPT_OVER / count
-        for table, made in (
-            ("commands", _commands(command, keys, salt, ago, step)),
-            ("entities", _entities(command, entity, keys, ago, step)),
-        ):
-            for records in _chunks(made):
-                names = list((command if table == "commands" else entity).keys())
+        kind = command["entity"].partition(":")[0]
+
+        def of_command(key: str) -> _Row:
+            return {
+                "key": key,
+                "key_digest": key_digest(salt, key),
+                "entity": f"{kind}:{key}",
+                "attempt": uuid4(),
+                "request_id": uuid4().hex,
+            }
+
+        def of_entity(key: str) -> _Row:
+            return {"entity": f"{kind}:{key}"}
+
+        for table, row, own in (("commands", command, of_command), ("entities", entity, of_entity)):
+            copies = _copies(dict(row), own, prefix, count, ago)
+            while records := list(itertools.islice(copies, _CHUNK)):
                 await connection.copy_records_to_table(
-                    table, schema_name="gateway", columns=names, records=records
+                    table, schema_name="gateway", columns=list(row.keys()), records=records
                 )
             await connection.execute(f"vacuum analyze gateway.{table}")
         await connection.execute("checkpoint")  # not while we measure
@@ -67,48 +79,15 @@ async def _fill(dsn: str, count: int, ago: timedelta) -> str:
     return prefix
 
 
-def _commands(
-    row: Any, keys: list[str], salt: bytes, ago: timedelta, step: timedelta
+def _copies(
+    row: _Row, own: Callable[[str], _Row], prefix: str, count: int, ago: timedelta
 ) -> Iterator[tuple[Any, ...]]:
-    for number, key in enumerate(keys):
-        back = ago + step * (len(keys) - number)
-        made = {name: _moved(value, back) for name, value in row.items()}
-        made |= {
-            "key": key,
-            "key_digest": key_digest(salt, key),
-            "entity": _entity(row, key),
-            "attempt": uuid4(),
-            "request_id": uuid4().hex,
-        }
-        yield tuple(made.values())
-
-
-def _entities(
-    command: Any, row: Any, keys: list[str], ago: timedelta, step: timedelta
-) -> Iterator[tuple[Any, ...]]:
-    for number, key in enumerate(keys):
-        back = ago + step * (len(keys) - number)
-        made = {name: _moved(value, back) for name, value in row.items()}
-        yield tuple((made | {"entity": _entity(command, key)}).values())
-
-
-def _entity(command: Any, key: str) -> str:
-    return f"{command['entity'].partition(':')[0]}:{key}"
-
-
-def _moved(value: Any, back: timedelta) -> Any:
-    return value - back if hasattr(value, "tzinfo") else value
-
-
-def _chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
-    chunk: list[Any] = []
-    for record in records:
-        chunk.append(record)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    """Oldest first, spread evenly over the time until ``ago``. ``own``: the columns that differ."""
+    times = {name: value for name, value in row.items() if isinstance(value, datetime)}
+    for number in range(1, count + 1):
+        back = ago + _KEPT_OVER * ((count - number) / count)
+        moved = {name: value - back for name, value in times.items()}
+        yield tuple((row | moved | own(f"{prefix}{number:09d}")).values())
 
 
 def forgetting(dsn: str, measured: Measured, due: int, seconds: float) -> Figures:

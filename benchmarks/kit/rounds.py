@@ -16,11 +16,13 @@ def play(
     say: Callable[[str], None],
     *,
     until: float | None = None,
+    into: Results | None = None,
 ) -> Results:
     """Every round plays every case once; every second round in reverse, so that no case always
     follows the same one. A case that broke is not played again. ``until``: no round begins behind
-    this time of the monotonic clock, but the first always does; ``say`` hears of it."""
-    results = Results()
+    this time of the monotonic clock, but the first always does; ``say`` hears of it. ``into``: the
+    results to fill, for whoever wants what there is when something ends it."""
+    results = Results() if into is None else into
     for number in range(rounds):
         if number and until is not None and time.monotonic() > until:
             say(f"no time for round {number + 1} of {rounds}: what follows rests on {number}")

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +15,7 @@ from typing import Any
 
 from benchmarks.kit import Results
 from benchmarks.load import generator
+from benchmarks.others import programs
 from benchmarks.plan import Plan
 from gateway import __version__
 
@@ -39,17 +39,17 @@ class Document:
     """``taken``: machine, versions, settings and date, as text by name. ``absent``: what could not
     run, and why."""
 
-    taken: Mapping[str, str]
+    taken: dict[str, str]
     results: Results
     growth: Results = field(default_factory=Results)
-    absent: Mapping[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
 
     @property
     def broken(self) -> dict[tuple[str, str], str]:
         return {**self.results.broken, **self.growth.broken}
 
 
-def taken(plan: Plan, quick: bool, postgres: str) -> dict[str, str]:
+def taken(plan: Plan, quick: bool) -> dict[str, str]:
     """Of this machine, now."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -59,7 +59,7 @@ def taken(plan: Plan, quick: bool, postgres: str) -> dict[str, str]:
         "machine": _machine(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "postgres": postgres,
+        "postgres": programs().version,
         "nginx": _said("nginx", "-v").rpartition("/")[2].split(" ")[0],
         "fencegate": __version__,
         "packages": ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name))),
