@@ -20,7 +20,7 @@ from gateway.crew import CrewError, environment, free_port
 from gateway.store.embedded import Cluster
 from gateway.store.embedded.binaries import Binaries, find
 
-__all__ = ["Absent", "PgBench", "Web", "natural", "peer", "plain", "programs"]
+__all__ = ["Absent", "PgBench", "Web", "logged", "natural", "peer", "plain", "programs"]
 
 _QUIET_S = 20.0
 _POLL_S = 0.2
@@ -190,7 +190,7 @@ class PgBench:
         lines = [line for log in folder.iterdir() for line in log.read_text().splitlines()]
         if not lines:
             raise Broken(f"no transaction within {seconds:.0f} s, connecting among them")
-        times, span_s = _logged(lines)
+        times, span_s = logged(lines)
         stored = int(sql.value(self._dsn, f"select count(*) from {table}")) - before
         if stored != len(times):
             raise Broken(f"stored, answered: {stored}, {len(times)}")
@@ -202,7 +202,7 @@ class PgBench:
         }
 
 
-def _logged(lines: Sequence[str]) -> tuple[list[float], float]:
+def logged(lines: Sequence[str]) -> tuple[list[float], float]:
     """Of pgbench's log: milliseconds of each transaction, and seconds from the first one's begin to
     the last one's end, since clients that still connect are not what is measured."""
     rows = [[int(field) for field in line.split()[:6]] for line in lines]

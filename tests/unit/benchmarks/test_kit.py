@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.kit import Broken, Case, Results, markdown_table, median, number, percentile, play
 from benchmarks.kit import text_table as table
+from benchmarks.others import logged
 
 FAST, SLOW = ("fast", "work"), ("slow", "work")
 rates = st.floats(0.01, 1e6)
@@ -97,3 +98,10 @@ def test_tables() -> None:
         "what        n\nlonger      1\nx       1,000"
     )
     assert markdown_table(("a", "b"), [("1", "2")]) == "| a | b |\n|---|---:|\n| 1 | 2 |"
+
+
+def test_pgbenchs_log_is_read_from_the_first_begin_to_the_last_end() -> None:
+    # client, transaction, microseconds, script, second and microsecond of its end
+    times, span_s = logged(["0 0 2000 0 100 500000", "1 0 1000 0 101 250000"])
+    assert times == [2.0, 1.0]
+    assert span_s == pytest.approx(0.752)
