@@ -63,13 +63,22 @@ class _State:
 class Measured:
     """Processes of the gateway on one database of ``cluster``, and their upstream."""
 
-    def __init__(self, gateways: Sequence[Gateway], cluster: Cluster, upstream: Upstream) -> None:
+    def __init__(
+        self,
+        gateways: Sequence[Gateway],
+        cluster: Cluster,
+        upstream: Upstream,
+        *,
+        idle: tuple[float, float] | None = None,
+    ) -> None:
+        """``idle``: transactions and bytes a second that they write without any load; found out
+        before the first one, where it is not given."""
         self._gateways = gateways
         self._cluster = cluster
         self._upstream = upstream
         self._dsn = gateways[0].dsn
         self._seeds: tuple[str, int] | None = None
-        self._idle: tuple[float, float] | None = None
+        self._idle = idle
 
     def run(
         self,
