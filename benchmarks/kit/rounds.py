@@ -9,6 +9,8 @@ from benchmarks.kit.figures import Broken, Case, Results
 
 __all__ = ["play"]
 
+_REASON_LIMIT = 300  # characters: a line or two of a table
+
 
 def play(
     cases: Sequence[Case],
@@ -40,7 +42,7 @@ def _play(
     try:
         figures = case.run()
     except Exception as error:  # noqa: BLE001 - whatever befell it, the others go on
-        why = str(error) if isinstance(error, Broken) else repr(error)
+        why = _last_line(str(error) if isinstance(error, Broken) else repr(error))
         results.broken[case.key] = why
         results.add(case.key, number, None)
         say(f"round {number + 1}/{rounds}  {case.subject}: {case.what}: BROKEN: {why}")
@@ -49,3 +51,8 @@ def _play(
     rate = figures.get("rate")
     told = f"{rate:,.0f}/s" if rate is not None else "done"
     say(f"round {number + 1}/{rounds}  {case.subject}: {case.what}: {told}")
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback what counts; the rest names places on this machine."""
+    return (text.strip().splitlines() or ["no reason given"])[-1][:_REASON_LIMIT]

@@ -250,9 +250,7 @@ class Intake:
         it."""
         principal, scope = asked.principal, asked.scope
         taken: Taken | None = None
-        sent = Sent(
-            scope["method"], scope["raw_path"], scope["query_string"], asked.headers, body
-        )
+        sent = Sent(scope["method"], scope["raw_path"], scope["query_string"], asked.headers, body)
         until = asyncio.get_running_loop().time() + READ_S
         try:
             barred = self._barred(asked)  # the key may have been revoked meanwhile
