@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import nginx
 from benchmarks.cases import Bench, of_pgbench
+from benchmarks.jobs import JobBench
 from benchmarks.kit import Results, play, stage
 from benchmarks.load import generator
 from benchmarks.plan import FULL, QUICK, Plan
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         _write(read(options.write))
         return 0
     plan = QUICK if options.quick else FULL
-    document = Document({}, Results(), Results(), {})
+    document = Document({}, Results())
     ended = _run(plan, options.quick, document)
     if ended is not None:
         print(f"bench: {ended}", file=sys.stderr)
@@ -70,6 +71,11 @@ def _run(plan: Plan, quick: bool, document: Document) -> str | None:
                 document.absent["growth"] = "there was no time left"
             elif nginx.installed():
                 bench.growth(document.growth)
+            until = behind(plan.jobs_s)
+            if until is not None and time.monotonic() > until:
+                document.absent["jobs"] = "there was no time left"
+            else:
+                play(JobBench(on).cases(), plan.fewer, say, until=until, into=document.jobs)
     except CrewError as error:
         return str(error)
     except Interrupted as interrupted:

@@ -45,9 +45,11 @@ class Plan:
     """No round begins later than so many seconds after the start; None: all are played."""
     growth_s: int | None = None
     """The same for growth as a whole."""
+    jobs_s: int | None = None
+    """The same for jobs, and each of their rounds."""
 
 
-QUICK = Plan(5, 2, 2, (64,), (1_000, 100_000), 100_000, 540, 330, 430)
+QUICK = Plan(5, 2, 2, (64,), (1_000, 100_000), 100_000, 540, 300, 400, 440)
 """Within 550 s on two cores: some thirty cases of 2.5 s in two rounds, half of them in three more,
 and a minute for growth."""
 

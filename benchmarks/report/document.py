@@ -42,11 +42,12 @@ class Document:
     taken: dict[str, str]
     results: Results
     growth: Results = field(default_factory=Results)
+    jobs: Results = field(default_factory=Results)
     absent: dict[str, str] = field(default_factory=dict)
 
     @property
     def broken(self) -> dict[tuple[str, str], str]:
-        return {**self.results.broken, **self.growth.broken}
+        return {**self.results.broken, **self.growth.broken, **self.jobs.broken}
 
 
 def taken(plan: Plan, quick: bool) -> dict[str, str]:
@@ -57,7 +58,7 @@ def taken(plan: Plan, quick: bool) -> dict[str, str]:
         "rounds": f"{plan.rounds}, {plan.fewer} of what is measured aside",
         "load": f"{plan.seconds} s each, by {generator()}",
         "machine": _machine(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": platform.python_version(),
         "postgres": programs().version,
         "nginx": _said("nginx", "-v").rpartition("/")[2].split(" ")[0],
@@ -72,6 +73,7 @@ def write(document: Document, file: Path) -> None:
         "absent": dict(document.absent),
         "results": _cases(document.results),
         "growth": _cases(document.growth),
+        "jobs": _cases(document.jobs),
     }
     file.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
@@ -79,9 +81,8 @@ def write(document: Document, file: Path) -> None:
 def read(file: Path) -> Document:
     """Raises ``ValueError`` or ``KeyError`` for what ``write`` did not make."""
     made = json.loads(file.read_text(encoding="utf-8"))
-    return Document(
-        made["taken"], _results(made["results"]), _results(made["growth"]), made["absent"]
-    )
+    parts = [_results(made[name]) for name in ("results", "growth", "jobs")]
+    return Document(made["taken"], *parts, made["absent"])
 
 
 def _cases(results: Results) -> list[dict[str, Any]]:

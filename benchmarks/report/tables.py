@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks import jobs
 from benchmarks.kit import Key, number, text_table
 from benchmarks.plan import CONNECTIONS, SUBJECTS, what
 from benchmarks.report.document import Document
@@ -46,6 +47,7 @@ class Wanted:
 def tables(document: Document) -> list[Table]:
     made = [_fresh(document), _ratios(document), _kinds(document), _sizes(document)]
     made += [_costs(document), _growth(document)]
+    made += [Table(*each) for each in jobs.tables(document.jobs)]
     return [each for each in made if each.rows]
 
 
@@ -89,6 +91,7 @@ def targets(document: Document) -> list[Wanted]:
             1.0,
             True,
         ),
+        *(Wanted(*each, True) for each in jobs.wanted(document.jobs)),
     ]
 
 

@@ -39,7 +39,7 @@ def document(ratio: float = 0.25, *, broken: bool = False) -> Document:
         growth.add(("fencegate", "1000000 keys"), number, {"rate": 8_100 * drift})
     if broken:
         results.broken["fencegate", what("fresh", 64)] = "upstream calls, stored commands: 2, 1"
-    return Document({"date": "2026-11-30"}, results, growth, {"pgbench": "it is not there"})
+    return Document({"date": "2026-11-30"}, results, growth, absent={"pgbench": "it is not there"})
 
 
 def found(run: Document) -> dict[str, tuple[float | None, bool | None]]:
