@@ -182,6 +182,24 @@ def test_every_kind_alone_in_a_batch_with_a_new_one(pair: Pair, kind: str) -> No
     assert pair.left(pair.batched) == pair.left(pair.single)
 
 
+def test_of_a_command_that_is_not_admitted_its_new_entity_keeps_the_fence_alone(pair: Pair) -> None:
+    first = new("known", "entity:first")
+    moved, after = new("known", "entity:new", fence=3), new("after", "entity:new", fence=3)
+    here, outside = new("here", "entity:here", fence=9, issuer_here=True), new("o", "entity:here")
+    stale = new("stale", "entity:new", fence=2)
+
+    async def ask(bench: Bench) -> None:
+        for each in (first, moved, here):
+            await bench.store.admit([each])
+        for each in (after, outside):
+            (facts,) = await bench.store.admit([each])
+            assert decide(facts) == Forward(each.attempt)
+        (facts,) = await bench.store.admit([stale])
+        assert (facts.mark, facts.known) == (3, None)
+
+    pair.both(ask)
+
+
 def ends(at: str) -> list[tuple[Case, Command]]:
     """What stands there, and whose answer comes."""
 

@@ -28,7 +28,7 @@ _ISSUING = "tests/unit/core/test_issuing.py::"
 _ISSUES = "tests/e2e/test_fences.py::"
 _AUTH = "tests/unit/core/test_auth.py::"
 _STORE = "tests/contract/test_command_store.py::"
-_BATCHES = "tests/contract/test_store_batches.py::"
+_PLANS = "tests/contract/test_store_plans.py::"
 _RACES = "tests/integration/test_store_concurrency.py::"
 _OPERATOR = "tests/integration/test_operator.py::"
 _TENANTS = "tests/integration/test_keys.py::"
@@ -314,7 +314,7 @@ _SQL = [
         "a stale command leaves evidence, also where another is open",
         "             where j.stale\n",
         "             where false\n",
-        (f"{_BATCHES}test_every_kind_alone_in_a_batch_with_a_new_one",),
+        (f"{_PLANS}test_a_refusal_reads_its_own_rows_of_the_audit",),
     ),
     Mutant(
         "migrations/0013_outcomes.sql",
