@@ -2,8 +2,13 @@
 -- from one, so each tenant has an epoch: every erasure in it begins another, gateways read it with the
 -- keys, and nothing that was cached in one epoch is looked for in the next. Random, not counted: a
 -- database that was restored to an earlier time must not come to an epoch again that caches know.
+-- Not with its default at once: that would write the table anew, and from the size it then notes the
+-- planner takes other plans for whoever joins it.
+alter table gateway.tenants add column erasure_epoch uuid;
+update gateway.tenants set erasure_epoch = gen_random_uuid();
 alter table gateway.tenants
-    add column erasure_epoch uuid not null default gen_random_uuid();
+    alter column erasure_epoch set default gen_random_uuid(),
+    alter column erasure_epoch set not null;
 
 -- As before (see 0015), and begins an epoch. The release before calls the same function.
 create or replace function gateway.erase(
