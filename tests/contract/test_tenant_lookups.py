@@ -46,6 +46,10 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         *("job_keys k", "given_back g", "entities e"),
         _OPERATOR,
     ),
+    "refuse_all/16": (
+        "audit a",
+        "one row: the first from the tenant's own id on, which counts only if it is that very one",
+    ),
     "sweep/2": ("commands c", _BACKGROUND),
     "take_due/5": ("watched w", "watched w", _BACKGROUND),
     "tenants.ensure_tenant": ("tenants tenants", "makes it; its number is the table's to give"),

@@ -4,7 +4,7 @@ from tests.soak.mutant import Mutant
 
 __all__ = ["CACHE"]
 
-_LOCAL = "tests/unit/cache/test_local.py::"
+_LOCAL = "tests/unit/cache/test_in_process.py::"
 _RECORD = "tests/unit/cache/test_record.py::"
 _VERBATIM = "tests/unit/cache/test_verbatim.py::"
 _SHARED = "tests/integration/test_shared_cache.py::"
