@@ -149,6 +149,7 @@ declare
     v_what   text[];
     v_held   bigint[];
     v_mark   bigint[];
+    v_untouched bool;
     v_fresh  bigint;
     v_count  bigint;
 begin
@@ -202,8 +203,9 @@ begin
                    when gateway.is_not_held(i.fence, e.held, i.here)
                         or i.serial and e.open_key is not null then 'other'
                    else 'fresh' end order by i.ord),
-               array_agg(e.held order by i.ord), array_agg(e.fence order by i.ord)
-          into v_what, v_held, v_mark
+               array_agg(e.held order by i.ord), array_agg(e.fence order by i.ord),
+               bool_or(i.fence < e.fence and e.touched_at < v_began - interval '1 day')
+          into v_what, v_held, v_mark, v_untouched
           from unnest(p_tenant, p_entity, p_fence, p_serial, p_issuer_here, p_key_digest)
                with ordinality as i (tenant, entity, fence, serial, here, key_digest, ord)
           left join lateral (
@@ -212,7 +214,7 @@ begin
                and e.xmin = v_own and e.touched_at = v_began
              limit 1) m on true
           left join lateral (
-            select e.fence, e.held, e.open_key from gateway.entities e
+            select e.fence, e.held, e.open_key, e.touched_at from gateway.entities e
              where e.tenant = i.tenant and e.entity = i.entity
                and (e.xmin <> v_own or e.touched_at <> v_began)
                and (i.serial or i.fence is not null)
@@ -290,6 +292,15 @@ begin
                with ordinality
                as i (fence, attempt, deadline_ms, unknown, upstream_key, mark, held, what, ord)
          where i.what = 'fresh' and (i.held is not null or i.fence is null);
+    end if;
+
+    -- A mark is remembered from the last time that somebody was held against it.
+    if v_untouched then
+        update gateway.entities e
+           set touched_at = v_now
+          from unnest(p_tenant, p_entity, v_what) as i (tenant, entity, what)
+         where i.what = 'stale' and e.tenant = i.tenant and e.entity = i.entity
+           and e.touched_at < v_now - interval '1 day';
     end if;
 
     if 'stale' = any (v_what) then

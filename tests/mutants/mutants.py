@@ -20,22 +20,27 @@ from gateway.upstream import Transfer
 __all__ = ["ReleasesUnknown", "SendsFirst", "classify_unknown_as_not_sent", "drop_the_fence"]
 
 _PREDICATES = {
-    "(i.fence is null or i.fence >= e.fence)": "true",
-    "c.attempt is distinct from i.attempt and i.fence < e.fence as stale": "false as stale",
+    "admit": {
+        "(i.fence is null or i.fence >= e.fence)": "true",
+        "c.attempt is distinct from i.attempt and i.fence < e.fence as stale": "false as stale",
+    },
+    "admit_batch": {"when i.fence < e.fence then case": "when false then case"},
 }
 
 
 async def drop_the_fence(connection: asyncpg.Connection) -> None:
     """Admit compares no fences any more, neither to insert nor to judge."""
-    source: str = await connection.fetchval(
-        "select pg_get_functiondef(p.oid) from pg_proc p"
-        " where p.pronamespace = 'gateway'::regnamespace and p.proname = 'admit'"
-        " order by p.pronargs desc limit 1"
-    )
-    for predicate, nothing in _PREDICATES.items():
-        assert source.count(predicate) == 1, f"the mutant has lost its place: {predicate}"
-        source = source.replace(predicate, nothing)
-    await connection.execute(source)
+    for name, predicates in _PREDICATES.items():
+        source: str = await connection.fetchval(
+            "select pg_get_functiondef(p.oid) from pg_proc p"
+            " where p.pronamespace = 'gateway'::regnamespace and p.proname = $1"
+            " order by p.pronargs desc limit 1",
+            name,
+        )
+        for predicate, nothing in predicates.items():
+            assert source.count(predicate) == 1, f"the mutant has lost its place: {predicate}"
+            source = source.replace(predicate, nothing)
+        await connection.execute(source)
 
 
 def classify_unknown_as_not_sent(
