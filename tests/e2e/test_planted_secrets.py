@@ -21,6 +21,7 @@ import pytest
 
 from tests.kit.client import Caller, Fields, Reply
 from tests.kit.db import Server, execute
+from tests.kit.faults import until
 from tests.kit.gateway import GatewayProcess, Stack, policy, rows
 from tests.kit.operating import ROOT, fencegate
 from tests.kit.upstream import RecordingUpstream, closed_port, cut, hang, raw, respond
@@ -473,6 +474,9 @@ def test_no_log_line_and_no_standard_output_holds_one(driven: World) -> None:
 
 
 def test_no_metric_and_no_page_of_ours_holds_one(driven: World) -> None:
+    # It was without its database, and looks for it again in its own time.
+    caller = driven.stack.caller()
+    until(lambda: caller.call("GET", "/readyz").status == 200, "ready again")
     for path in ("/metrics", "/openapi.json", "/readyz", "/healthz"):
         reply = driven.stack.caller().call("GET", path)
         assert reply.status == 200
