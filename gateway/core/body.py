@@ -29,7 +29,7 @@ from gateway.core.model import Headers
 from gateway.core.multipart import Multipart, read_multipart
 from gateway.core.names import hides_method, says_method
 
-__all__ = ["Body", "BodyMode", "Content", "Form"]
+__all__ = ["Body", "BodyMode", "Content", "Form", "members_of"]
 
 BodyMode = Literal["auto", "json", "form", "multipart", "raw"]
 Form = Literal["json", "form", "multipart", "raw"]
@@ -53,18 +53,21 @@ class _Label:
     """What the fields of a request say about its body, and its policy. ``types``: the lines of
     ``Content-Type``; ``coded``: it has a ``Content-Encoding``."""
 
-    __slots__ = ("declared", "kind", "may_be_form", "must_be_ascii", "type", "why_not")
+    __slots__ = ("declared", "kind", "may_be_form", "must_be_ascii", "type", "unfit")
 
     def __init__(self, types: tuple[bytes, ...], mode: BodyMode, coded: bool, empty: bool) -> None:
         self.declared = _declared(types)
-        self.may_be_form = not types or any(map(_OF_FORMS.search, types))
         self.type = types[0].strip(OWS) if types else b""
         self.kind: Form = self.declared if mode == "auto" or mode == "raw" else mode
+        self.may_be_form = (
+            not types or self.kind in ("form", "multipart") or any(map(_OF_FORMS.search, types))
+        )
         charset = _charset(types, self.kind)
         self.must_be_ascii = charset is True
-        self.why_not = _why_not(self.kind, self.declared, self.type, coded=coded, empty=empty) or (
+        why_not = _why_not(self.kind, self.declared, self.type, coded=coded, empty=empty) or (
             charset if isinstance(charset, str) else None
         )
+        self.unfit = Unreadable(why_not) if why_not else None
 
 
 _LABEL_KEPT = 128
@@ -91,7 +94,7 @@ class Body:
 
     def __init__(self, raw: bytes, headers: Headers, mode: BodyMode):
         types, coded = values(headers, b"content-type"), _is_coded(headers)
-        few = sum(map(len, types)) <= _LABEL_KEPT
+        few = len(types) == 1 and len(types[0]) <= _LABEL_KEPT
         label = (_label if few else _Label)(tuple(types), mode, coded, not raw)
         self.raw = raw
         self._mode = mode
@@ -119,7 +122,7 @@ class Body:
     def may_be_form(self) -> bool:
         """Whether some reader takes parameters out of it. Rack does so without a type, and goes by
         the start of a field that is no media type."""
-        return self._kind in ("form", "multipart") or self._label.may_be_form
+        return self._label.may_be_form
 
     @property
     def says_method(self) -> bool:
@@ -137,40 +140,41 @@ class Body:
     @property
     def unfit(self) -> Unreadable | None:
         """Why the request's fields alone keep the body from being read; ``None`` if they do not."""
-        why_not = self._label.why_not
-        return Unreadable(why_not) if why_not else None
+        return self._label.unfit
 
     def document(self) -> Content | Unreadable:
         """The body as what it is, for the fingerprint and for templates alike."""
         if self._content is None:
-            self._content = self.unfit or self._read()
+            self._content = self._label.unfit or self._read()
             if self._label.must_be_ascii and not _is_ascii(self._content, self.raw):
                 self._content = Unreadable(_NOT_ASCII)
         return self._content
 
     def compared(self, ignore: tuple[Pointer, ...]) -> bytes | Unreadable:
         """The bytes that are equal for equal bodies of this form and type."""
-        if self.form == "raw":
-            return self.raw
-        match self.document():
-            case Unreadable() as reason:
-                return reason
-            case Document(value):
-                return canonical(without(value, ignore))
-            case Parameters() | Multipart() as content:
-                return content.without(ignore).compared()
+        found = self.understood(ignore)
+        return found if isinstance(found, Unreadable) else found[1]
 
     def members(self, ignore: tuple[Pointer, ...]) -> Json | Absent:
         """What ``compared`` covers, as members; absent where it is compared as one."""
-        if self.form == "raw":
-            return ABSENT
-        match self.document():
-            case Unreadable():
-                return ABSENT
-            case Document(value):
-                return without(value, ignore)
-            case Parameters() | Multipart() as content:
-                return content.without(ignore).members()
+        found = self.understood(ignore)
+        return ABSENT if isinstance(found, Unreadable) else members_of(found[2])
+
+    def understood(
+        self, ignore: tuple[Pointer, ...]
+    ) -> tuple[Form, bytes, Content | None] | Unreadable:
+        """How the body is compared, the bytes that are equal for equal bodies of this form and
+        type, and what they cover, ``None`` where the body is compared as one."""
+        if self._is_raw:
+            return "raw", self.raw, None
+        found = self.document()
+        if isinstance(found, Document):
+            value = without(found.value, ignore) if ignore else found.value
+            return self._kind, canonical(value), Document(value) if ignore else found
+        if isinstance(found, Unreadable):
+            return ("raw", self.raw, None) if self.is_lenient else found
+        kept = found.without(ignore)
+        return self._kind, kept.compared(), kept
 
     def _read(self) -> Content | Unreadable:
         match self._kind:
@@ -182,6 +186,13 @@ class Body:
                 return read_multipart(self.raw, self._label.type)
             case "raw":  # excluded by _why_not
                 return Unreadable("is of no kind that can be read")
+
+
+def members_of(content: Content | None) -> Json | Absent:
+    """What is read of a body, as members."""
+    if content is None:
+        return ABSENT
+    return content.value if isinstance(content, Document) else content.members()
 
 
 def _declared(types: tuple[bytes, ...]) -> Form:

@@ -12,7 +12,9 @@ bytes for the same request, or one in ``outline`` does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from gateway.core.body import BodyMode, Form
@@ -83,12 +85,14 @@ def rule_version(recipe: Recipe, entity: str, *, lowers: bool = False) -> bytes:
 
 def fingerprint(salt: bytes, parts: Parts) -> bytes:
     """32 bytes, for a tenant's ``salt`` of ``SALT_BYTES``."""
-    digest = blake2b(key=_checked(salt), digest_size=32, person=b"fg-fingerprint")
-    _add(digest, parts.version, parts.method.encode("ascii"), parts.path, parts.query)
-    _add(digest, parts.entity.encode("ascii"), b"%d" % len(parts.headers))
+    listed = [parts.version, parts.method.encode("ascii"), parts.path, parts.query]
+    listed += (parts.entity.encode("ascii"), b"%d" % len(parts.headers))
     for name, lines in parts.headers:
-        _add(digest, name, b"%d" % len(lines), *lines)
-    _add(digest, parts.type, parts.form.encode("ascii"), parts.body)
+        listed += (name, b"%d" % len(lines), *lines)
+    listed += (parts.type, parts.form.encode("ascii"))
+    digest = _keyed(salt).copy()
+    digest.update(_measured(listed) + len(parts.body).to_bytes(8, "big"))
+    digest.update(parts.body)
     return digest.digest()
 
 
@@ -119,10 +123,21 @@ def body_type(headers: Headers) -> bytes:
     in lower case. Of parameters, ``charset`` makes no difference to what is read here, and a
     boundary changes with every try."""
     lines, coded = values(headers, b"content-type"), values(headers, b"content-encoding")
+    if len(lines) == 1 and not coded and len(lines[0]) <= _TYPE_KEPT:
+        return _usual(lines[0])
     types = [line.partition(b";")[0] for line in lines]
     codings = [name for line in coded for name in line.split(b",")]
     named = [name for name in map(_lower, codings) if name not in (b"", b"identity")]
     return b",".join(map(_lower, types)) + b"".join(b" " + name for name in named)
+
+
+_TYPE_KEPT = 128
+"""Bytes of ``Content-Type`` that are understood once for all: clients send few of them."""
+
+
+@lru_cache(256)
+def _usual(line: bytes) -> bytes:
+    return _lower(line.partition(b";")[0])
 
 
 def _lower(value: bytes) -> bytes:
@@ -130,9 +145,26 @@ def _lower(value: bytes) -> bytes:
 
 
 def _add(digest: blake2b, *parts: bytes) -> None:
+    digest.update(_measured(parts))
+
+
+def _measured(parts: Sequence[bytes]) -> bytes:
+    """Each with its length in front."""
+    written: list[bytes] = []
     for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
+        size = len(part)
+        written += (_SIZES[size] if size < _FEW else size.to_bytes(8, "big"), part)
+    return b"".join(written)
+
+
+_FEW = 1024
+_SIZES = [size.to_bytes(8, "big") for size in range(_FEW)]
+
+
+@lru_cache(256)
+def _keyed(salt: bytes) -> blake2b:
+    """Only ever copied: setting a keyed hash up costs more than what a copy does."""
+    return blake2b(key=_checked(salt), digest_size=32, person=b"fg-fingerprint")
 
 
 def _checked(salt: bytes) -> bytes:

@@ -10,7 +10,7 @@ that would matter it never reaches the upstream.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import compress
@@ -85,56 +85,96 @@ _NOT_RECORDED = frozenset(
 )
 
 
-class Head(tuple[tuple[bytes, bytes], ...]):
-    """The field lines of a request, which is asked for some thirty names: looked through once.
-
-    ``names``: as they were spelled, in order. ``lines``: by name in lower case; not to be changed.
-    """
-
-    names: tuple[bytes, ...]
-    lines: dict[bytes, list[bytes]]
-
-    def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Head:
-        made = tuple.__new__(cls, headers)
-        lines: dict[bytes, list[bytes]] = {}
-        for name, value in made:
-            lines.setdefault(name.lower(), []).append(value)
-        made.lines = lines
-        made.names = tuple([name for name, _ in made])
-        return made
-
-
-def values(headers: Headers, name: bytes) -> list[bytes]:
-    """Every line of the field ``name`` (lower case), in order."""
-    if type(headers) is Head:
-        return headers.lines.get(name) or []
-    return [value for key, value in headers if key.lower() == name]
-
-
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
-
 _SHAPES = 256
 _SHAPE_NAMES, _SHAPE_BYTES = 64, 1024
 """What is kept of names: up to 256 lists of them, of up to 64 names and 1 KiB, and then none.
 Clients of one kind send one list, and whoever makes lists up occupies 1 MB for each question."""
 
 
+class _Names:
+    """A list of names, made once for all heads that have it: one object, so that it is looked up
+    by what it is. ``at``: by name in lower case, where its lines stand."""
+
+    __slots__ = ("at", "sent")
+
+    def __init__(self, sent: tuple[bytes, ...]) -> None:
+        at: dict[bytes, tuple[int, ...]] = {}
+        for index, name in enumerate(sent):
+            at[name.lower()] = (*at.get(name.lower(), ()), index)
+        self.sent, self.at = sent, at
+
+
+_named_before: dict[tuple[bytes, ...], _Names] = {}
+
+
+def _names(sent: tuple[bytes, ...]) -> _Names:
+    known = _named_before.get(sent)
+    if known is not None:
+        return known
+    known = _Names(sent)
+    if _is_kept(sent):
+        if len(_named_before) >= _SHAPES:
+            _named_before.clear()
+        _named_before[sent] = known
+    return known
+
+
+def _is_kept(sent: tuple[bytes, ...]) -> bool:
+    return len(sent) <= _SHAPE_NAMES and sum(map(len, sent)) <= _SHAPE_BYTES
+
+
+class Head(tuple[tuple[bytes, bytes], ...]):
+    """The field lines of a request, which is asked for some thirty names: looked through once.
+
+    ``shape``: what its names say; ``sent``: the values, in order.
+    """
+
+    shape: _Names
+    sent: tuple[bytes, ...]
+
+    def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+        made = tuple.__new__(cls, headers)
+        names, made.sent = zip(*made, strict=True) if made else ((), ())
+        made.shape = _names(names)
+        return made
+
+    @property
+    def lines(self) -> Mapping[bytes, tuple[int, ...]]:
+        """By name in lower case, where its lines stand."""
+        return self.shape.at
+
+
+def values(headers: Headers, name: bytes) -> list[bytes]:
+    """Every line of the field ``name`` (lower case), in order."""
+    if type(headers) is Head:
+        at = headers.shape.at.get(name)
+        if at is None:
+            return []
+        sent = headers.sent
+        return [sent[at[0]]] if len(at) == 1 else [sent[index] for index in at]
+    return [value for key, value in headers if key.lower() == name]
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
 def by_names(judge: Callable[[tuple[bytes, ...], K], T]) -> Callable[[Headers, K], T]:
     """A question that the names of a head alone answer, and that many heads of the same names are
     asked. What ``judge`` gives must never be changed."""
-    kept: dict[tuple[tuple[bytes, ...], K], tuple[T]] = {}
+    kept: dict[tuple[_Names | tuple[bytes, ...], K], tuple[T]] = {}
 
     def judged(headers: Headers, about: K) -> T:
-        names = headers.names if type(headers) is Head else tuple([name for name, _ in headers])
-        known = kept.get((names, about))
+        shape = headers.shape if type(headers) is Head else tuple([name for name, _ in headers])
+        known = kept.get((shape, about))
         if known is not None:
             return known[0]
+        names = shape.sent if isinstance(shape, _Names) else shape
         found = judge(names, about)
-        if len(names) <= _SHAPE_NAMES and sum(map(len, names)) <= _SHAPE_BYTES:
+        if _is_kept(names):
             if len(kept) >= _SHAPES:
                 kept.clear()
-            kept[names, about] = (found,)
+            kept[shape, about] = (found,)
         return found
 
     return judged

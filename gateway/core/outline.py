@@ -102,15 +102,14 @@ class Differences:
 def outline(salt: bytes, key: str, parts: Parts, members: Members) -> bytes:
     """At most ``OUTLINE_LIMIT`` bytes for a request whose policy lists up to ``MAX_FIELDS``
     headers. ``members``: the body without what is ignored, whose written form is ``parts.body``."""
-    keyed = _keyed_for(salt, key)
-    copy = keyed.copy
+    copy = _keyed_for(salt, key).copy
     written: list[bytes] = []
     for tag, data in zip(_TAGS, _fixed(parts), strict=False):
         digest = copy()
         digest.update(tag + data)
         written.append(digest.digest())
-    for label, data in _entries(parts, members):
-        name = _label_digest(salt, label)
+    flat = _flat(salt, parts, members)
+    for name, data in flat or [(_label_digest(salt, at), of) for at, of in _entries(parts, members)]:
         digest = copy()
         digest.update(name + data)
         written += (name, digest.digest())
@@ -158,20 +157,44 @@ def differences(
 
 
 def _fixed(parts: Parts) -> list[bytes]:
-    return [
+    fixed = [
         parts.method.encode("ascii"),
         parts.path,
         parts.query,
         parts.entity.encode("ascii"),
         parts.type,
         parts.form.encode("ascii"),
-        # Lines hold no line feed (RFC 9110 §5.5), and no line is not one empty line.
-        *(b"".join(line + b"\n" for line in lines) for _, lines in parts.headers),
     ]
+    for _, lines in parts.headers:
+        # Lines hold no line feed (RFC 9110 §5.5), and no line is not one empty line.
+        fixed.append(b"".join([line + b"\n" for line in lines]))
+    return fixed
 
 
 def _fixed_labels(parts: Parts) -> list[str]:
     return [*_FIXED, *(f"field {name.decode('latin-1').title()}" for name, _ in parts.headers)]
+
+
+def _flat(salt: bytes, parts: Parts, members: Members) -> list[tuple[bytes, bytes]]:
+    """What ``_entries`` gives, with the digests of labels, of an object of few plain values, as
+    most bodies are; empty of any other."""
+    if type(members) is not dict or not 0 < len(members) <= MAX_ENTRIES:
+        return []
+    if len(parts.body) > EXPANDED_LIMIT:
+        return []
+    entries: list[tuple[bytes, bytes]] = []
+    for name in sorted(members):
+        value = members[name]
+        if type(value) is str:
+            data = encode_basestring_ascii(value).encode("ascii")
+        elif type(value) is int:
+            data = b"%d" % value
+        elif value is None or type(value) is bool:
+            data = _WORDS[value]
+        else:
+            return []
+        entries.append((_member_digest(salt, name), data))
+    return entries
 
 
 def _entries(parts: Parts, members: Members) -> list[tuple[str, bytes]]:
@@ -242,6 +265,17 @@ def _digest(keyed: blake2b, tag: bytes, data: bytes) -> bytes:
     digest = keyed.copy()
     digest.update(tag + data)
     return digest.digest()
+
+
+def _member_digest(salt: bytes, name: str) -> bytes:
+    return _usual(salt, name) if len(name) <= _CACHED_LABEL_LENGTH else _member(salt, name)
+
+
+def _member(salt: bytes, name: str) -> bytes:
+    return _label(salt, "/" + _token(name))
+
+
+_usual = lru_cache(maxsize=_CACHED_LABELS)(_member)
 
 
 def _label_digest(salt: bytes, label: str) -> bytes:

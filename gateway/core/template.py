@@ -21,6 +21,7 @@ cannot be told:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ from gateway.core.keys import KEY_LIMIT, OWS, Refusal, parse_key
 from gateway.core.names import alike, is_plain
 
 __all__ = [
+    "SURE_SEGMENT",
     "VALUE_LIMIT",
     "Invalid",
     "Missing",
@@ -56,6 +58,13 @@ __all__ = [
 
 VALUE_LIMIT = KEY_LIMIT
 """Characters of a value and of what is rendered from it: the same as a key, which it may become."""
+
+
+SURE_SEGMENT = rb"[A-Za-z0-9_~!$&'()*+,=:@-][A-Za-z0-9._~!$&'()*+,=:@-]*+"
+"""A path segment that every reader takes for what it is: nothing is encoded, and it has neither
+parameters nor a dot in front."""
+
+_SURE = re.compile(SURE_SEGMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,8 @@ def check_value(text: str, what: str) -> str | Invalid:
 
 def read_segment(raw: bytes, what: str) -> Value:
     """The value of one non-empty raw path segment."""
+    if len(raw) <= VALUE_LIMIT and _SURE.fullmatch(raw):  # nearly all are
+        return raw.decode("ascii")
     if b";" in raw:
         return Invalid(f"{what} holds a semicolon, which begins parameters; send it as %3B")
     if not well_encoded(raw):

@@ -135,10 +135,15 @@ class Policies:
 
         ``Refusal`` (``request-invalid``) where it cannot be told where the path leads.
         """
+        mount = self._mount(raw_path)
+        if mount is not None:
+            rest = raw_path[len(mount.prefix) :]
+            sure = mount.table.at_once(method, rest)
+            if sure is not None:  # nearly always; the prefix is plain, so it needs no look
+                return Match(sure[0], sure[1], rest)
         refusal = check_path(raw_path)
         if refusal is not None:
             return refusal
-        mount = self._mount(raw_path)
         if mount is None:
             return NoPolicy("No policy is mounted at this path; see `fencegate check` for mounts.")
         rest = raw_path[len(mount.prefix) :]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from gateway.core.body import Body
+from gateway.core.body import Body, members_of
 from gateway.core.canonical import ABSENT, Absent, Document, Json, Unreadable, lookup
 from gateway.core.fences import fence_of_json, fence_of_text, parse_fence
 from gateway.core.fingerprint import Parts, body_type, chosen_headers, fingerprint
@@ -101,14 +101,17 @@ def derive(
 ) -> Derived | Refusal:
     """Read the request as its command says. ``raw_path`` and ``raw_query`` as they came."""
     command = match.command
-    refusal = _check_request(command, raw_query, headers)
+    plain = _is_plain(headers, command.decisive)
+    usual = plain and not raw_query and not nominated(headers)
+    refusal = None if usual else _check_request(command, raw_query, headers)
     if refusal is not None:
         return refusal
-    context = Context(match.variables, raw_query, headers, Body(body, headers, command.recipe.body))
-    compared = context.body.compared(command.recipe.ignore)
-    if isinstance(compared, Unreadable):
-        return _unreadable(compared)
-    refusal = _check_body(command, context)
+    read = Body(body, headers, command.recipe.body)
+    context = Context(match.variables, raw_query, headers, read)
+    found = read.understood(command.recipe.ignore)
+    if isinstance(found, Unreadable):
+        return _unreadable(found)
+    refusal = _check_body(command, context) if read.may_be_form else None
     if refusal is not None:
         return refusal
     entity = _entity(command, context)
@@ -120,25 +123,26 @@ def derive(
     fence = _fence(command, context)
     if isinstance(fence, Refusal):
         return fence
-    asked = _probe(command, context, key, entity)
+    asked = _probe(command, context, key, entity) if command.probe is not None else ()
     if isinstance(asked, Refusal):
         return asked
-    refusal = _check_twins(command, headers)
+    refusal = None if plain else _check_twins(command, headers)
     if refusal is not None:
         return refusal
+    form, compared, content = found
     # Members of a large body would cost more than all the rest, and none is looked at.
-    expanded = len(compared) <= EXPANDED_LIMIT
-    members = context.body.members(command.recipe.ignore) if expanded else ABSENT
+    members = members_of(content) if len(compared) <= EXPANDED_LIMIT else ABSENT
+    listed = command.recipe.headers
     parts = Parts(
-        method=method,
-        path=raw_path,
-        query=raw_query,
-        entity=entity,
-        headers=chosen_headers(headers, command.recipe.headers),
-        type=body_type(headers) if body else b"",  # many clients label no body, others do not
-        form=context.body.form,
-        body=compared,
-        version=command.rules.version,
+        method,
+        raw_path,
+        raw_query,
+        entity,
+        chosen_headers(headers, listed) if listed else (),
+        body_type(headers) if body else b"",  # many clients label no body, others do not
+        form,
+        compared,
+        command.rules.version,
     )
     return Derived(entity, key, fence, parts, members, asked)
 
@@ -201,6 +205,13 @@ def check_passage(headers: Headers, raw_query: bytes) -> Refusal | None:
             f"The field {_shown(name)} changes the {changed}; send that {changed} itself.",
         )
     return _check_nominated(_NEVER_NAMED, headers)
+
+
+@by_names
+def _is_plain(sent: tuple[bytes, ...], decisive: frozenset[bytes]) -> bool:
+    """Whether no name of a head is why ``_check_request`` or ``_check_twins`` refuses it."""
+    nameless: Headers = tuple((name, b"") for name in sent)
+    return _overriding(nameless, None) is None and twin(nameless, decisive) is None
 
 
 @by_names
@@ -311,12 +322,12 @@ def _entity(command: CompiledCommand, context: Context) -> str | Refusal:
     rendered = command.entity.render(context)
     if not isinstance(rendered, str):
         return _refusal(rendered, "entity-missing", "request-invalid", "The entity")
-    wrong = _check_entity_lines(context.headers)
-    if wrong is not None:
-        return wrong
     lines = values(context.headers, b"x-execution-entity")
     if not lines:
         return rendered
+    wrong = _check_entity_lines(context.headers)
+    if wrong is not None:
+        return wrong
     sent = lines[0].strip(OWS).decode("latin-1")
     if sent == rendered:
         return rendered
