@@ -241,8 +241,14 @@ def _end_to_end(sent: tuple[bytes, ...], dropped: frozenset[bytes]) -> tuple[boo
 def sendable(headers: Headers, withheld: frozenset[bytes]) -> Headers:
     """What an upstream sees of a request's fields: those that are end to end and not ``withheld``
     (lower case), and no twin of any other."""
-    dropped = _HOP_BY_HOP | nominated(headers) | withheld
-    return tuple(compress(headers, _sendable(headers, dropped)))
+    named = nominated(headers)
+    dropped = _besides(withheld)
+    return tuple(compress(headers, _sendable(headers, dropped | named if named else dropped)))
+
+
+@lru_cache(_SHAPES)
+def _besides(withheld: frozenset[bytes]) -> frozenset[bytes]:
+    return _HOP_BY_HOP | withheld
 
 
 @by_names

@@ -193,7 +193,8 @@ def _flat(salt: bytes, parts: Parts, members: Members) -> list[tuple[bytes, byte
             data = _WORDS[value]
         else:
             return []
-        entries.append((_member_digest(salt, name), data))
+        short = len(name) <= _CACHED_LABEL_LENGTH
+        entries.append(((_usual if short else _member)(salt, name), data))
     return entries
 
 
@@ -265,10 +266,6 @@ def _digest(keyed: blake2b, tag: bytes, data: bytes) -> bytes:
     digest = keyed.copy()
     digest.update(tag + data)
     return digest.digest()
-
-
-def _member_digest(salt: bytes, name: str) -> bytes:
-    return _usual(salt, name) if len(name) <= _CACHED_LABEL_LENGTH else _member(salt, name)
 
 
 def _member(salt: bytes, name: str) -> bytes:

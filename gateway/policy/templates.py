@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.core.body import Body
@@ -95,16 +95,17 @@ class Template:
     literals: tuple[str, ...]
     placeholders: tuple[Placeholder, ...]
     lowers: bool = False
+    alone: Placeholder | None = field(init=False, repr=False, compare=False)
+    """The placeholder of a template that is nothing else."""
+
+    def __post_init__(self) -> None:
+        alone = self.placeholders[0] if self.literals == ("", "") else None
+        object.__setattr__(self, "alone", alone)
 
     @property
     def start(self) -> str:
         """The literal text that everything rendered begins with."""
         return self.literals[0]
-
-    @property
-    def alone(self) -> Placeholder | None:
-        """The placeholder of a template that is nothing else."""
-        return self.placeholders[0] if self.literals == ("", "") else None
 
     @property
     def reads_body(self) -> bool:
@@ -125,7 +126,11 @@ class Template:
                     f"{placeholder.text} holds {literal!r}, which ends it in {self.text!r}"
                 )
             rendered += (value, literal)
-        return check_value("".join(rendered), f"what {self.text!r} makes of this request")
+        text = "".join(rendered)
+        checked = check_value(text, "")  # nearly always good, and then needs no words
+        if isinstance(checked, str):
+            return text
+        return check_value(text, f"what {self.text!r} makes of this request")
 
 
 _NAMES: Mapping[Source, re.Pattern[str]] = {

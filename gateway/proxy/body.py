@@ -23,6 +23,7 @@ __all__ = [
     "announced",
     "declared_length",
     "drain",
+    "fitting",
     "read_body",
 ]
 
@@ -47,17 +48,19 @@ class TooSlow:
     """The body was not in after ``BODY_S``."""
 
 
+def fitting(body: bytes, limit: int, held: Held) -> bytes | TooLarge | Problem:
+    """As ``read_body``, of a body that the server has already."""
+    if len(body) > limit:
+        return TooLarge()
+    return body if held.grow(len(body)) else held.full
+
+
 async def read_body(
-    receive: Receive, limit: int, held: Held | None = None, here: bytes | None = None
+    receive: Receive, limit: int, held: Held | None = None
 ) -> bytes | TooLarge | TooSlow | Gone | Problem:
     """The whole body, at most ``limit`` bytes. ``held`` is told of each piece; a problem where
-    there is no memory for it. It holds nothing behind anything but a body. ``here``: the body, if
-    the server has all of it already."""
+    there is no memory for it. It holds nothing behind anything but a body."""
     held, kept = held or Held(), False
-    if here is not None:
-        if len(here) > limit:
-            return TooLarge()
-        return here if held.grow(len(here)) else held.full
     try:
         async with asyncio.timeout(BODY_S):
             body = await _read(receive, limit, held)

@@ -30,6 +30,10 @@ _STOP_BEFORE_S = 1
 """The attempt stops this much before the database calls it unknown, against clocks that drift."""
 
 
+_NO_PLACE = Flight()
+"""Of a call that has none yet: it counts nowhere, so one stands for all."""
+
+
 @value(frozen=False, slots=True)
 class Call:
     """``command`` carries the attempt of the current round; each round is an attempt of its own,
@@ -49,7 +53,7 @@ class Call:
     key_field: bytes | None = None
     resent: bool = False
     held: Held = field(default_factory=Held, repr=False)
-    flight: Flight = field(default_factory=Flight, repr=False)
+    flight: Flight = field(default=_NO_PLACE, repr=False)
     principal: Principal | None = None
 
     @property

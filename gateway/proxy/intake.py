@@ -38,6 +38,7 @@ from gateway.proxy.body import (
     TooLarge,
     TooSlow,
     declared_length,
+    fitting,
     read_body,
 )
 from gateway.proxy.call import GRACE_S, Call, first_byte_s
@@ -201,24 +202,23 @@ class Intake:
             if barred is not None:
                 return Refused(identity, barred, unread=True)
         match found:
+            case Match():
+                asked = _Asked(scope, headers, identity, principal, found, judged_by)
+                return self._early(asked, at_a_limit) or await self._read(asked, receive)
+            case Unguarded():
+                return self._pass(scope, receive, headers, identity, found)
             case NoPolicy(detail):
                 return Refused(identity, Problem("no-policy", detail), unread=True)
             case Refusal():
                 return Refused(identity, _problem(found), unread=True)
-            case Unguarded():
-                return self._pass(scope, receive, headers, identity, found)
-            case Match():
-                asked = _Asked(scope, headers, identity, principal, found, judged_by)
-                rules = found.command.rules
-                full = at_a_limit(principal.tenant, rules) or self.memory.full(
-                    principal.tenant, declared_length(headers)
-                )
-                return await self._read(asked, receive, full)
 
-    async def _read(self, asked: _Asked, receive: Receive, full: Problem | None) -> Taken:
+    def _early(self, asked: _Asked, at_a_limit: Limit) -> Refused | None:
+        """Why the body need not be read, if that can be told."""
         headers, identity, found = asked.headers, asked.identity, asked.match
-        limit = found.command.rules.request_limit
-        if declared_length(headers) > limit:
+        tenant, rules, length = asked.principal.tenant, found.command.rules, declared_length(headers)
+        full = at_a_limit(tenant, rules) or self.memory.full(tenant, length)
+        limit = rules.request_limit
+        if length > limit:
             return Refused(identity, _too_large(limit), unread=True)
         # Reading asks for the body (100 Continue). A caller that waits for that is told what its
         # head lacks, and so is one that could not be admitted now: sending it again would not help.
@@ -228,11 +228,15 @@ class Intake:
             refusal = check_head(found, query, headers)
             if refusal is not None:
                 return _refused(identity, found, refusal, query, headers, None)
-        if full is not None:
-            return Refused(identity, full, unread=True)
+        return None if full is None else Refused(identity, full, unread=True)
+
+    async def _read(self, asked: _Asked, receive: Receive) -> Taken:
+        identity, limit = asked.identity, asked.match.command.rules.request_limit
         held = self.memory.hold(asked.principal.tenant)
         whole: Callable[[], bytes | None] | None = asked.scope.get("state", {}).get("whole_body")
-        body = await read_body(receive, limit, held, whole() if whole is not None else None)
+        here = whole() if whole is not None else None
+        # What the server has whole, as nearly always, is waited for in no way.
+        body = await read_body(receive, limit, held) if here is None else fitting(here, limit, held)
         match body:
             case bytes():
                 return await self._understand(asked, body, held)
@@ -248,22 +252,26 @@ class Intake:
     async def _understand(self, asked: _Asked, body: bytes, held: Held) -> Taken:
         """Read what the body says, when it has its turn. Only what is admissible goes on holding
         it."""
-        principal, scope = asked.principal, asked.scope
+        principal, scope, cache = asked.principal, asked.scope, self.cache
         taken: Taken | None = None
         sent = Sent(scope["method"], scope["raw_path"], scope["query_string"], asked.headers, body)
-        until = asyncio.get_running_loop().time() + READ_S
         try:
             barred = self._barred(asked)  # the key may have been revoked meanwhile
             if barred is not None:
                 return Refused(asked.identity, barred)
-            known = self.cache.again(sent, principal) if self.cache else None
+            known = cache.again(sent, principal) if cache is not None else None
             if known is not None:
                 return Recalled(asked.identity, known)
-            taken = await self.reading.run(
-                len(body), principal.tenant, lambda: self._derive(asked, body, held), until
-            )
-            if isinstance(taken, Admissible) and self.cache:
-                known = self.cache.find(taken.call.command, principal, sent)
+            reading, size = self.reading, len(body)
+            if reading.free(size):
+                taken = reading.read(lambda: self._derive(asked, body, held))
+            else:
+                until = asyncio.get_running_loop().time() + READ_S
+                taken = await reading.run(
+                    size, principal.tenant, lambda: self._derive(asked, body, held), until
+                )
+            if cache is not None and isinstance(taken, Admissible):
+                known = cache.find(taken.call.command, principal, sent)
                 if known is not None:
                     taken = Recalled(asked.identity, known)
             return taken or Refused(asked.identity, _NO_TURN)
@@ -288,21 +296,19 @@ class Intake:
         )
         if isinstance(request, Problem):
             return Refused(identity, request)
-        return Admissible(
-            identity,
-            Call(
-                command=command,
-                rules=match.command.rules,
-                client=self.clients[match.upstream.name],
-                request=request,
-                wait_s=parse_wait(values(headers, b"prefer")),
-                tenant_name=asked.principal.tenant_name,
-                barred=lambda: self._barred(asked),
-                key_field=match.command.send_key,
-                held=held,
-                principal=asked.principal,
-            ),
+        call = Call(
+            command=command,
+            rules=match.command.rules,
+            client=self.clients[match.upstream.name],
+            request=request,
+            wait_s=parse_wait(values(headers, b"prefer")),
+            tenant_name=asked.principal.tenant_name,
+            barred=lambda: self._barred(asked),
+            key_field=match.command.send_key,
+            held=held,
+            principal=asked.principal,
         )
+        return Admissible(identity, call)
 
     def _barred(self, asked: _Asked) -> Problem | None:
         """Why the caller may not send this, by the keys as they are now. By those that it was

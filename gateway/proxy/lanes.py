@@ -224,14 +224,21 @@ class Reading:
 
         return cls(aside)
 
+    def free(self, size: int) -> bool:
+        """Whether a body of ``size`` bytes may be read at once, by :meth:`read`."""
+        return size <= SMALL and self._slices.free
+
+    def read(self, read: Callable[[], T]) -> T:
+        """What ``read`` makes of a body, for which this turn of the loop is :meth:`free`."""
+        return self._slices.read(read)
+
     async def run(
         self, size: int, tenant: Hashable, read: Callable[[], T], until: float
     ) -> T | None:
         """What ``read`` makes of a body of ``size`` bytes; ``None`` where no turn came ``until``
         then, on the loop's clock. ``read`` touches nothing that others change."""
         if size <= SMALL:
-            slices = self._slices
-            return slices.read(read) if slices.free else await slices.run(read, tenant)
+            return await self._slices.run(read, tenant)
         turn = await self._lane.take(tenant, frozenset(), until)
         if turn is None:
             return None
