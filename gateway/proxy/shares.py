@@ -5,7 +5,6 @@ Nothing waits here: what does not fit is refused, whose tenant has the most firs
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,15 +33,16 @@ class Share:
         self.capacity = capacity
         self.used = 0
         self._several = several
-        self._of: Counter[int] = Counter()
+        self._of: dict[int, int] = {}
 
     def fits(self, tenant: int, size: int = 1) -> bool:
         """Whether ``tenant`` would get ``size`` more."""
         left = self.capacity - self.used - size
         if left < 0:
             return False
-        own = self._of[tenant]
-        return not own or not self._several() or own + size <= WEIGHT * left
+        own = self._of.get(tenant, 0)
+        # Last of all, since nearly always there is much left.
+        return not own or own + size <= WEIGHT * left or not self._several()
 
     def take(self, tenant: int, size: int = 1) -> bool:
         """``size`` more, to be given back; false where it does not fit."""
@@ -54,24 +54,26 @@ class Share:
     def over(self, tenant: int) -> bool:
         """Whether ``tenant`` holds more than it would get; who holds nothing never does, however
         much others were charged."""
-        own, left = self._of[tenant], self.capacity - self.used
-        return own > 0 and (left < 0 or (self._several() and own > WEIGHT * left))
+        own, left = self._of.get(tenant, 0), self.capacity - self.used
+        return own > 0 and (left < 0 or (own > WEIGHT * left and self._several()))
 
     def taken(self, tenant: int) -> str:
         """What keeps ``tenant`` out: as many as there are, or its own."""
         whole = self.used >= self.capacity
-        return f"{self.capacity}" if whole else f"{self._of[tenant]} of this tenant's"
+        return f"{self.capacity}" if whole else f"{self._of.get(tenant, 0)} of this tenant's"
 
     def charge(self, tenant: int, size: int = 1) -> None:
         """``size`` more, whether it fits or not: it is there already."""
         self.used += size
-        self._of[tenant] += size
+        self._of[tenant] = self._of.get(tenant, 0) + size
 
     def give_back(self, tenant: int, size: int = 1) -> None:
         self.used -= size
-        self._of[tenant] -= size
-        if not self._of[tenant]:
-            del self._of[tenant]
+        left = self._of.get(tenant, 0) - size
+        if left:
+            self._of[tenant] = left
+        else:
+            self._of.pop(tenant, None)
 
 
 class Memory:
