@@ -126,28 +126,26 @@ def _is_kept(sent: tuple[bytes, ...]) -> bool:
 class Head(tuple[tuple[bytes, bytes], ...]):
     """The field lines of a request, which is asked for some thirty names: looked through once.
 
-    ``shape``: what its names say; ``sent``: the values, in order.
+    ``shape``: its names; ``sent``: its values, in order; ``lines``: by name in lower case, where
+    its lines stand.
     """
 
     shape: _Names
     sent: tuple[bytes, ...]
+    lines: Mapping[bytes, tuple[int, ...]]
 
     def __new__(cls, headers: Iterable[tuple[bytes, bytes]]) -> Head:
         made = tuple.__new__(cls, headers)
         names, made.sent = zip(*made, strict=True) if made else ((), ())
-        made.shape = _names(names)
+        shape = made.shape = _names(names)
+        made.lines = shape.at
         return made
-
-    @property
-    def lines(self) -> Mapping[bytes, tuple[int, ...]]:
-        """By name in lower case, where its lines stand."""
-        return self.shape.at
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:
     """Every line of the field ``name`` (lower case), in order."""
     if type(headers) is Head:
-        at = headers.shape.at.get(name)
+        at = headers.lines.get(name)
         if at is None:
             return []
         sent = headers.sent

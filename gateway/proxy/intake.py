@@ -28,7 +28,7 @@ from gateway.core.prefer import parse_wait
 from gateway.core.problems import Problem
 from gateway.core.scopes import forbidden, policy_scope
 from gateway.core.secret import revealed
-from gateway.core.value import altered, value
+from gateway.core.value import value
 from gateway.limits import BODY_S, READ_S
 from gateway.policy.compiled import Match, NoPolicy, Policies, Unguarded, Upstream
 from gateway.policy.derive import Derived, check_head, check_passage, derive, key_and_fence
@@ -46,7 +46,7 @@ from gateway.proxy.lanes import Reading
 from gateway.proxy.respond import Receive
 from gateway.proxy.shares import Held, Memory
 from gateway.upstream import Client, Request, Streamed
-from gateway.upstream.messages import encode_head
+from gateway.upstream.messages import encoded
 
 __all__ = [
     "Identity",
@@ -287,12 +287,10 @@ class Intake:
             return _refused(identity, match, derived, query, headers, body)
         command = command_of(match, derived, asked.principal, identity.request_id)
         request = _written(
-            Request(
-                method.encode("ascii"),
-                match.target(query),
-                self._headers_up(match.upstream, scope, headers, identity, match, command),
-                body,
-            )
+            method.encode("ascii"),
+            match.target(query),
+            self._headers_up(match.upstream, scope, headers, identity, match, command),
+            body,
         )
         if isinstance(request, Problem):
             return Refused(identity, request)
@@ -332,12 +330,10 @@ class Intake:
             return Refused(identity, _problem(refusal), unread=True)
         inflow = Inflow(receive, headers)
         request = _written(
-            Request(
-                scope["method"].encode("ascii"),
-                found.target(query),
-                self._headers_up(found.upstream, scope, headers, identity),
-                Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
-            )
+            scope["method"].encode("ascii"),
+            found.target(query),
+            self._headers_up(found.upstream, scope, headers, identity),
+            Streamed(inflow.length, inflow.pull) if inflow.unread else b"",
         )
         if isinstance(request, Problem):
             return Refused(identity, request, unread=True)
@@ -354,7 +350,7 @@ class Intake:
         command: Command | None = None,
     ) -> Headers:
         """The caller's end-to-end fields in their order; ours behind them."""
-        ours = revealed(upstream.headers)
+        ours = revealed(upstream.headers) if upstream.headers else ()
         authorized = False
         if match is not None and command is not None:
             ours += _guarded_fields(match, command)
@@ -412,15 +408,15 @@ def allowed(keys: Keys, headers: Headers, wanted: str) -> Principal | Problem:
 def command_of(match: Match, derived: Derived, principal: Principal, request_id: str) -> Command:
     """What admit will record; its attempt is set when a round of admitting begins."""
     policy = match.command
-    rules = policy.rules
-    sent_key = upstream_key(principal.salt, derived.key) if policy.send_key else None
+    rules, salt = policy.rules, principal.salt
+    sent_key = upstream_key(salt, derived.key) if policy.send_key else None
     return Command(
         tenant=principal.tenant,
-        key_digest=key_digest(principal.salt, derived.key),
+        key_digest=key_digest(salt, derived.key),
         key=derived.key,
         policy=rules.policy,
         entity=derived.entity,
-        fingerprint=derived.fingerprint(principal.salt),
+        fingerprint=derived.fingerprint(salt),
         rules=rules.version,
         fence=derived.fence,
         attempt=_NO_ATTEMPT,
@@ -434,9 +430,9 @@ def command_of(match: Match, derived: Derived, principal: Principal, request_id:
         settle_delay_s=int(rules.settle_delay_s),
         response_days=rules.response_days,
         key_days=rules.key_days,
-        outline=derived.outline(principal.salt),
+        outline=derived.outline(salt),
         issuer_here=rules.issuer == "here",
-        probe_target=derived.probe_target(policy, sent_key or ""),
+        probe_target=derived.probe_target(policy, sent_key or "") if policy.probe else None,
         resend_within_ms=_resend_within_ms(rules),
     )
 
@@ -475,10 +471,12 @@ def _guarded_fields(match: Match, command: Command) -> Headers:
     return fields
 
 
-def _written(request: Request) -> Request | Problem:
-    """With its head, or why it cannot have one."""
+def _written(
+    method: bytes, target: bytes, headers: Headers, body: bytes | Streamed
+) -> Request | Problem:
+    """The request with its head, or why it cannot have one."""
     try:
-        return altered(request, head=encode_head(request))
+        return encoded(method, target, headers, body)
     except ValueError as error:
         return Problem("request-invalid", f"Send it without control characters: {error}.")
 

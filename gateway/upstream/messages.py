@@ -9,7 +9,7 @@ from gateway.core.headers import written
 from gateway.core.model import Headers
 from gateway.core.value import value
 
-__all__ = ["PIECE", "Deadlines", "Request", "Streamed", "body_parts", "encode_head"]
+__all__ = ["PIECE", "Deadlines", "Request", "Streamed", "body_parts", "encode_head", "encoded"]
 
 PIECE = 64 * 1024
 """Bytes of body written between two looks at the clock and at what the peer says."""
@@ -70,8 +70,17 @@ def encode_head(request: Request) -> bytes:
     Raises ``ValueError`` when a part would read as more than itself. Both the intake and the
     policies rule that out, so it is a bug in the caller, and nothing has been sent.
     """
-    first = b"%b %b HTTP/1.1\r\n" % (request.method, request.target)
-    body, framing = request.body, b""
+    return _head(request.method, request.target, request.headers, request.body)
+
+
+def encoded(method: bytes, target: bytes, headers: Headers, body: bytes | Streamed) -> Request:
+    """A request with its head, or as ``encode_head`` raises."""
+    return Request(method, target, headers, body, _head(method, target, headers, body))
+
+
+def _head(method: bytes, target: bytes, headers: Headers, body: bytes | Streamed) -> bytes:
+    first = b"%b %b HTTP/1.1\r\n" % (method, target)
+    framing = b""
     if isinstance(body, Streamed):
         length = body.length
         framing = (
@@ -79,10 +88,10 @@ def encode_head(request: Request) -> bytes:
             if length is None
             else b"Content-Length: %d\r\n" % length
         )
-    elif body or request.method in _BODY_EXPECTED:  # RFC 9110 §8.6
+    elif body or method in _BODY_EXPECTED:  # RFC 9110 §8.6
         framing = b"Content-Length: %d\r\n" % len(body)
-    head = b"%b%b%b\r\n" % (first, written(request.headers), framing)
-    breaks = len(request.headers) + (3 if framing else 2)
+    head = b"%b%b%b\r\n" % (first, written(headers), framing)
+    breaks = len(headers) + (3 if framing else 2)
     if head.count(b"\n") != breaks or head.count(b"\r") != breaks or first.count(b" ") != 2:
         raise ValueError("a request line or field line holds a line break or a stray space")
     return head
