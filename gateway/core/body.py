@@ -16,9 +16,12 @@ from gateway.core.canonical import (
     Absent,
     Document,
     Json,
+    Pieces,
     Pointer,
     Unreadable,
     canonical,
+    joined,
+    pieces,
     read_json,
     without,
 )
@@ -28,8 +31,9 @@ from gateway.core.keys import OWS
 from gateway.core.model import Headers
 from gateway.core.multipart import Multipart, read_multipart
 from gateway.core.names import hides_method, says_method
+from gateway.core.value import value
 
-__all__ = ["Body", "BodyMode", "Content", "Form", "members_of"]
+__all__ = ["Body", "BodyMode", "Content", "Form", "Understood"]
 
 BodyMode = Literal["auto", "json", "form", "multipart", "raw"]
 Form = Literal["json", "form", "multipart", "raw"]
@@ -47,6 +51,30 @@ _CHARSET = re.compile(
 _FORM_TYPE = b"application/x-www-form-urlencoded"
 _MEDIA = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OF_FORMS = re.compile(rb"urlencoded|multipart", re.IGNORECASE)
+
+
+_PIECES_LIMIT = 64 * 1024
+"""Bytes of a body whose members are written one by one: they stay a while beside the whole."""
+
+
+@value(frozen=True, slots=True)
+class Understood:
+    """``form``: how the body is compared, ``compared``: the bytes that are equal for equal bodies
+    of this form and type. ``content``: what they cover, ``None`` where the body is compared as one.
+    ``pieces``: of an object of few plain members, as they stand in ``compared``."""
+
+    form: Form
+    compared: bytes
+    content: Content | None
+    pieces: Pieces = ()
+
+    @property
+    def members(self) -> Json | Absent:
+        """What is compared, as members; absent where that is one."""
+        content = self.content
+        if isinstance(content, Document):
+            return content.value
+        return ABSENT if content is None else content.members()
 
 
 class _Label:
@@ -153,28 +181,29 @@ class Body:
     def compared(self, ignore: tuple[Pointer, ...]) -> bytes | Unreadable:
         """The bytes that are equal for equal bodies of this form and type."""
         found = self.understood(ignore)
-        return found if isinstance(found, Unreadable) else found[1]
+        return found if isinstance(found, Unreadable) else found.compared
 
     def members(self, ignore: tuple[Pointer, ...]) -> Json | Absent:
         """What ``compared`` covers, as members; absent where it is compared as one."""
         found = self.understood(ignore)
-        return ABSENT if isinstance(found, Unreadable) else members_of(found[2])
+        return ABSENT if isinstance(found, Unreadable) else found.members
 
-    def understood(
-        self, ignore: tuple[Pointer, ...]
-    ) -> tuple[Form, bytes, Content | None] | Unreadable:
-        """How the body is compared, the bytes that are equal for equal bodies of this form and
-        type, and what they cover, ``None`` where the body is compared as one."""
+    def understood(self, ignore: tuple[Pointer, ...]) -> Understood | Unreadable:
+        """All that a fingerprint and an outline need of the body."""
         if self._is_raw:
-            return "raw", self.raw, None
+            return Understood("raw", self.raw, None)
         found = self.document()
         if isinstance(found, Document):
-            value = without(found.value, ignore) if ignore else found.value
-            return self._kind, canonical(value), Document(value) if ignore else found
+            if ignore:
+                found = Document(without(found.value, ignore))
+            few = pieces(found.value) if len(self.raw) <= _PIECES_LIMIT else ()
+            return Understood(
+                self._kind, joined(few) if few else canonical(found.value), found, few
+            )
         if isinstance(found, Unreadable):
-            return ("raw", self.raw, None) if self.is_lenient else found
+            return Understood("raw", self.raw, None) if self.is_lenient else found
         kept = found.without(ignore)
-        return self._kind, kept.compared(), kept
+        return Understood(self._kind, kept.compared(), kept)
 
     def _read(self) -> Content | Unreadable:
         match self._kind:
@@ -186,13 +215,6 @@ class Body:
                 return read_multipart(self.raw, self._label.type)
             case "raw":  # excluded by _why_not
                 return Unreadable("is of no kind that can be read")
-
-
-def members_of(content: Content | None) -> Json | Absent:
-    """What is read of a body, as members."""
-    if content is None:
-        return ABSENT
-    return content.value if isinstance(content, Document) else content.members()
 
 
 def _declared(types: tuple[bytes, ...]) -> Form:

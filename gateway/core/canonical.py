@@ -21,6 +21,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Final, TypeAlias
 
 from gateway.core.value import value
@@ -29,16 +31,20 @@ __all__ = [
     "ABSENT",
     "MAX_DEPTH",
     "MAX_DIGITS",
+    "MAX_PIECES",
     "MAX_VALUES",
     "Absent",
     "Document",
     "Json",
     "Number",
+    "Pieces",
     "Pointer",
     "Unreadable",
     "canonical",
+    "joined",
     "lookup",
     "parse_pointer",
+    "pieces",
     "read_json",
     "without",
 ]
@@ -49,6 +55,9 @@ MAX_DEPTH = 128
 MAX_VALUES = 250_000
 """Values in one document, counted generously. One costs up to 1 µs and 100 bytes here, so the most
 that a body can cost is a quarter of a second of the event loop and 25 MB."""
+
+MAX_PIECES = 32
+"""Members that are written one by one: as many as an outline names."""
 
 MAX_DIGITS = 1_000
 """Digits of one number. The longest exact binary64 has 767; ``int()`` costs their square."""
@@ -61,6 +70,7 @@ _PLAIN_DIGITS = 40
 
 Json: TypeAlias = "bool | int | str | Number | list[Json] | dict[str, Json] | None"
 Container: TypeAlias = "list[Json] | dict[str, Json]"
+Pieces: TypeAlias = "tuple[tuple[str, bytes], ...]"
 Pointer = tuple[str, ...]
 """The reference tokens of a JSON pointer (RFC 6901), unescaped."""
 
@@ -164,6 +174,46 @@ def canonical(value: Json) -> bytes:
         sort_keys=True, separators=(",", ":"), check_circular=False, default=reduced
     ).encode(value)
     return "\n".join((written, *numbers)).encode("ascii")
+
+
+def pieces(value: Json) -> Pieces:
+    """The members of an object of few texts, words and plain integers, by name, each value as
+    ``canonical`` writes it; nothing of any other value. ``joined`` makes the whole of them, and an
+    outline takes them one by one."""
+    if type(value) is not dict or len(value) > MAX_PIECES:
+        return ()
+    found: list[tuple[str, bytes]] = []
+    for name in sorted(value):
+        member = value[name]
+        if type(member) is str:
+            found.append((name, encode_basestring_ascii(member).encode("ascii")))
+        elif type(member) is int:
+            found.append((name, b"%d" % member))
+        elif member is None or type(member) is bool:
+            found.append((name, _WORDS[member]))
+        else:
+            return ()
+    return tuple(found)
+
+
+def joined(members: Pieces) -> bytes:
+    """What ``canonical`` makes of the object that has these ``pieces``."""
+    each = [
+        (_usual_name if len(name) <= _NAME_KEPT else _name)(name) + written
+        for name, written in members
+    ]
+    return b"{" + b",".join(each) + b"}"
+
+
+def _name(name: str) -> bytes:
+    return encode_basestring_ascii(name).encode("ascii") + b":"
+
+
+_usual_name = lru_cache(4096)(_name)
+_NAME_KEPT = 128
+"""Characters of a member's name that is written once for all: callers make them up."""
+
+_WORDS: Final = {None: b"null", False: b"false", True: b"true"}
 
 
 def parse_pointer(text: str) -> Pointer | None:

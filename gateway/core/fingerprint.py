@@ -13,12 +13,12 @@ bytes for the same request, or one in ``outline`` does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
 from gateway.core.body import BodyMode, Form
-from gateway.core.canonical import Pointer
+from gateway.core.canonical import Pieces, Pointer
 from gateway.core.headers import values
 from gateway.core.keys import OWS
 from gateway.core.model import Headers
@@ -67,6 +67,8 @@ class Parts:
     form: Form
     body: bytes
     version: bytes
+    pieces: Pieces = field(default=(), repr=False, compare=False)
+    """Of a body that is an object of few plain members: these, as they stand in ``body``."""
 
 
 def rule_version(recipe: Recipe, entity: str, *, lowers: bool = False) -> bytes:

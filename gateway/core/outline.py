@@ -108,8 +108,7 @@ def outline(salt: bytes, key: str, parts: Parts, members: Members) -> bytes:
         digest = copy()
         digest.update(tag + data)
         written.append(digest.digest())
-    flat = _flat(salt, parts, members)
-    for name, data in flat or [(_label_digest(salt, at), of) for at, of in _entries(parts, members)]:
+    for name, data in _entries_of(salt, parts, members):
         digest = copy()
         digest.update(name + data)
         written += (name, digest.digest())
@@ -175,27 +174,14 @@ def _fixed_labels(parts: Parts) -> list[str]:
     return [*_FIXED, *(f"field {name.decode('latin-1').title()}" for name, _ in parts.headers)]
 
 
-def _flat(salt: bytes, parts: Parts, members: Members) -> list[tuple[bytes, bytes]]:
-    """What ``_entries`` gives, with the digests of labels, of an object of few plain values, as
-    most bodies are; empty of any other."""
-    if type(members) is not dict or not 0 < len(members) <= MAX_ENTRIES:
-        return []
-    if len(parts.body) > EXPANDED_LIMIT:
-        return []
-    entries: list[tuple[bytes, bytes]] = []
-    for name in sorted(members):
-        value = members[name]
-        if type(value) is str:
-            data = encode_basestring_ascii(value).encode("ascii")
-        elif type(value) is int:
-            data = b"%d" % value
-        elif value is None or type(value) is bool:
-            data = _WORDS[value]
-        else:
-            return []
-        short = len(name) <= _CACHED_LABEL_LENGTH
-        entries.append(((_usual if short else _member)(salt, name), data))
-    return entries
+def _entries_of(salt: bytes, parts: Parts, members: Members) -> list[tuple[bytes, bytes]]:
+    """The members that stand in an outline: the digest of the label, and the written form."""
+    if 0 < len(parts.pieces) <= MAX_ENTRIES and len(parts.body) <= EXPANDED_LIMIT:
+        return [
+            ((_cached_member if len(name) <= _CACHED_LABEL_LENGTH else _member)(salt, name), data)
+            for name, data in parts.pieces
+        ]
+    return [(_label_digest(salt, label), data) for label, data in _entries(parts, members)]
 
 
 def _entries(parts: Parts, members: Members) -> list[tuple[str, bytes]]:
@@ -272,7 +258,7 @@ def _member(salt: bytes, name: str) -> bytes:
     return _label(salt, "/" + _token(name))
 
 
-_usual = lru_cache(maxsize=_CACHED_LABELS)(_member)
+_cached_member = lru_cache(maxsize=_CACHED_LABELS)(_member)
 
 
 def _label_digest(salt: bytes, label: str) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from gateway.core.body import Body, members_of
+from gateway.core.body import Body
 from gateway.core.canonical import ABSENT, Absent, Document, Json, Unreadable, lookup
 from gateway.core.fences import fence_of_json, fence_of_text, parse_fence
 from gateway.core.fingerprint import Parts, body_type, chosen_headers, fingerprint
@@ -129,9 +129,8 @@ def derive(
     refusal = None if plain else _check_twins(command, headers)
     if refusal is not None:
         return refusal
-    form, compared, content = found
     # Members of a large body would cost more than all the rest, and none is looked at.
-    members = members_of(content) if len(compared) <= EXPANDED_LIMIT else ABSENT
+    members = found.members if len(found.compared) <= EXPANDED_LIMIT else ABSENT
     listed = command.recipe.headers
     parts = Parts(
         method,
@@ -140,9 +139,10 @@ def derive(
         entity,
         chosen_headers(headers, listed) if listed else (),
         body_type(headers) if body else b"",  # many clients label no body, others do not
-        form,
-        compared,
+        found.form,
+        found.compared,
         command.rules.version,
+        found.pieces,
     )
     return Derived(entity, key, fence, parts, members, asked)
 
