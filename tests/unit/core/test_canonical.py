@@ -14,13 +14,16 @@ from gateway.core.canonical import (
     ABSENT,
     MAX_DEPTH,
     MAX_DIGITS,
+    MAX_PIECES,
     MAX_VALUES,
     Document,
     Json,
     Unreadable,
     canonical,
+    joined,
     lookup,
     parse_pointer,
+    pieces,
     read_json,
     without,
 )
@@ -282,3 +285,32 @@ def test_ignored_members_are_removed_from_a_copy() -> None:
     kept = without(value, [("a", "t"), ("l", "0", "t"), ("l", "1"), ("no", "such")])
     assert kept == {"a": {"k": 2}, "l": [{}, 5]}
     assert value == value_of(b'{"a":{"t":1,"k":2},"l":[{"t":1},5]}')
+
+
+_TEXTS = st.text(st.sampled_from('ab",:{}[]\\é\ud800 '), max_size=3) | st.just("k" * 200)
+_PLAIN_TEXTS = _TEXTS | st.integers() | st.booleans() | st.none()
+_SPELLED = st.sampled_from(["1.0", "-0", "1e5", "NaN", "01", "1" * 41, "1" * 5000, "[]", "{}", ""])
+_FLAT = st.lists(
+    st.tuples(_TEXTS.map(json.dumps), _PLAIN_TEXTS.map(json.dumps) | _SPELLED), max_size=4
+).map(lambda pairs: "{" + ",".join(f"{name}: {value}" for name, value in pairs) + "}")
+
+
+@given(_FLAT, st.sampled_from(["", " ", "x", ","]))
+def test_an_object_alone_reads_as_it_does_in_a_list(text: str, behind: str) -> None:
+    """Alone it is read without a look at each pair, where that tells."""
+    raw = (text + behind).encode()
+    alone, inner = read_json(raw), read_json(b"[%b]" % raw)
+    if isinstance(alone, Document):
+        assert inner == Document([alone.value])
+    else:
+        assert isinstance(inner, Unreadable)
+
+
+@given(st.dictionaries(_TEXTS, _PLAIN_TEXTS | st.just([1]), max_size=40))
+def test_pieces_are_the_whole(value: dict[str, Json]) -> None:
+    found = pieces(value)
+    plain = 0 < len(value) <= MAX_PIECES and [1] not in value.values()
+    assert bool(found) == plain
+    if found:
+        assert joined(found) == canonical(value)
+        assert found == tuple((name, canonical(value[name])) for name in sorted(value))

@@ -356,3 +356,10 @@ def test_where_one_part_ends_and_the_next_begins_counts(one: Parts, cut: int) ->
 @given(parts, parts)
 def test_parts_never_run_into_each_other(one: Parts, other: Parts) -> None:
     assert (fingerprint(SALT, one) == fingerprint(SALT, other)) == (one == other)
+
+
+@given(st.text(st.sampled_from("aB/; \t=,"), max_size=8).map(str.encode))
+def test_a_type_that_is_known_is_what_it_was_found_to_be(line: bytes) -> None:
+    """Beside a coding that says nothing it is not looked up."""
+    alone: Headers = ((b"content-type", line),)
+    assert body_type(alone) == body_type((*alone, (b"content-encoding", b"identity")))

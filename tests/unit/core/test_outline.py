@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.canonical import ABSENT, Json, canonical
+from gateway.core.canonical import ABSENT, Json, canonical, pieces
 from gateway.core.fingerprint import Parts
 from gateway.core.outline import (
     EXPANDED_LIMIT,
@@ -219,3 +219,10 @@ def test_one_changed_leaf_is_named_or_its_container_is(document: Json, data: st.
 def test_no_two_documents_make_it_fail(one: Json, other: Json) -> None:
     result = compared(of(one), of(other))
     assert (result == SAME) == (canonical(one) == canonical(other))
+
+
+@given(st.dictionaries(st.text(max_size=4) | st.just("~/" * 80), plain, max_size=40))
+def test_pieces_that_are_written_already_make_the_same_outline(members: dict[str, Json]) -> None:
+    parts, _ = of(members)
+    written = replace(parts, pieces=pieces(members))
+    assert outline(SALT, KEY, written, members) == outline(SALT, KEY, parts, members)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.core.keys import Refusal
 from gateway.policy import Match, NoPolicy, Policies, Unguarded
+from gateway.policy.matcher import Table, check_path, parse_pattern, split_path
 from tests.unit.policy.conftest import Load
 from tests.unit.policy.texts import command, policy
 
@@ -163,3 +164,35 @@ def test_matching_never_fails(policies: Policies, method: str, path: bytes) -> N
     if isinstance(result, Match | Unguarded):
         assert result.target(b"").startswith(b"/")
         assert not result.target(b"").startswith(b"//")
+
+
+TABLES = [
+    ["POST /{a}", "PUT /{a}"],
+    ["POST /x/{a}", "POST /x/b/{a}", "POST /{a}/{b}/c"],
+    ["POST /x/{a}", "POST /x/run"],
+    ["POST /X/{a}/.b", "POST /a%2Db/{a}", "POST /c/{a}/"],
+    [f"POST /x{at}/{{a}}" for at in range(9)],
+]
+PIECES = st.sampled_from([b"x", b"X", b"run", b"Run", b"b", b"a-b", b"a%2Db", b"x;v", b".", b".b"])
+PATHS = st.lists(PIECES | st.sampled_from([b"", b"c", b"1", b"x1", b"a b"]), min_size=1, max_size=4)
+
+
+@given(st.sampled_from(TABLES), st.sampled_from(["POST", "PUT", "HEAD"]), PATHS)
+def test_what_one_look_tells_is_what_the_whole_way_finds(
+    texts: list[str], method: str, segments: list[bytes]
+) -> None:
+    table = Table([(parse_pattern(text), text) for text in texts])
+    path = b"/" + b"/".join(segments)
+    told = table.at_once(method, path)
+    if told is not None:
+        assert check_path(path) is None
+        found = table.find(method, split_path(path))
+        assert isinstance(found, tuple)
+        assert told == (found[1], found[0].bind(split_path(path)))
+
+
+def test_one_look_tells_what_is_plain_and_alone() -> None:
+    near = Table([(parse_pattern(text), text) for text in TABLES[2]])
+    alone = Table([(parse_pattern(text), text) for text in TABLES[1]])
+    assert near.at_once("POST", b"/x/1") is None
+    assert alone.at_once("POST", b"/x/1") == ("POST /x/{a}", {"a": b"1"})
