@@ -373,6 +373,4 @@ _DECODER = json.JSONDecoder(
 _FEW = 1024
 """Members of an object that is read without a look at each pair: far below ``MAX_VALUES``."""
 
-_FLAT_DECODER = json.JSONDecoder(
-    parse_int=_integer, parse_float=_number, parse_constant=_constant
-)
+_FLAT_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_constant)

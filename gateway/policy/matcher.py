@@ -197,9 +197,7 @@ class Table(Generic[Target]):
         for key, group in self._loose.items():
             for pattern, target in group:
                 if not any(_meet(pattern, other) for other, _ in group if other is not pattern):
-                    sure = _sure(pattern)
-                    if sure is not None:
-                        self._sure.setdefault(key[0], []).append((sure, pattern, target))
+                    self._sure.setdefault(key[0], []).append((_sure(pattern), pattern, target))
 
     def at_once(self, method: str, path: bytes) -> tuple[Target, dict[str, bytes]] | None:
         """The command of a path behind the mount, with the raw segment of each variable, where one
@@ -254,13 +252,11 @@ def _meet(one: Pattern, other: Pattern) -> bool:
     return all(a is None or b is None or a == b for a, b in pairs)
 
 
-def _sure(pattern: Pattern) -> re.Pattern[bytes] | None:
-    """Of paths behind a mount that are surely the pattern's; ``None`` where its own literals may be
-    read in two ways."""
-    literals = [own for own in pattern.segments if own is not None]
-    if any(not own or b"%" in own for own in literals):
-        return None
-    segments = [b"(%b)" % SURE_SEGMENT if own is None else re.escape(own) for own in pattern.segments]
+def _sure(pattern: Pattern) -> re.Pattern[bytes]:
+    """Of paths behind a mount: those of the pattern that nobody reads in another way."""
+    segments = [
+        b"(%b)" % SURE_SEGMENT if own is None else re.escape(own) for own in pattern.segments
+    ]
     return re.compile(b"".join(b"/" + segment for segment in segments))
 
 

@@ -215,7 +215,11 @@ class Intake:
     def _early(self, asked: _Asked, at_a_limit: Limit) -> Refused | None:
         """Why the body need not be read, if that can be told."""
         headers, identity, found = asked.headers, asked.identity, asked.match
-        tenant, rules, length = asked.principal.tenant, found.command.rules, declared_length(headers)
+        tenant, rules, length = (
+            asked.principal.tenant,
+            found.command.rules,
+            declared_length(headers),
+        )
         full = at_a_limit(tenant, rules) or self.memory.full(tenant, length)
         limit = rules.request_limit
         if length > limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.keys import Refusal
@@ -178,6 +178,11 @@ PATHS = st.lists(PIECES | st.sampled_from([b"", b"c", b"1", b"x1", b"a b"]), min
 
 
 @given(st.sampled_from(TABLES), st.sampled_from(["POST", "PUT", "HEAD"]), PATHS)
+@example(TABLES[1], "POST", [b"x", b"."])
+@example(TABLES[1], "POST", [b"x", b".."])
+@example(TABLES[1], "POST", [b"x", b""])
+@example(TABLES[2], "POST", [b"x", b"RUN"])
+@example(TABLES[3], "POST", [b"c", b"1", b""])
 def test_what_one_look_tells_is_what_the_whole_way_finds(
     texts: list[str], method: str, segments: list[bytes]
 ) -> None:
