@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import Final, TypeAlias
 
@@ -366,11 +366,11 @@ _PLAIN_ENCODER = json.JSONEncoder(
 
 _NAN = float("nan")
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_members, parse_int=_integer, parse_float=_number, parse_constant=_constant
+_decoder = partial(
+    json.JSONDecoder, parse_int=_integer, parse_float=_number, parse_constant=_constant
 )
+_DECODER = _decoder(object_pairs_hook=_members)
+_FLAT_DECODER = _decoder()
 
 _FEW = 1024
 """Members of an object that is read without a look at each pair: far below ``MAX_VALUES``."""
-
-_FLAT_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_constant)

@@ -44,7 +44,7 @@ FLOODS = [
     Mutant(
         "gateway/proxy/shares.py",
         "a tenant that floods is refused before others are",
-        "return not own or not self._several() or own + size <= WEIGHT * left",
+        "return not own or own + size <= WEIGHT * left or not self._several()",
         "return True",
         (f"{_SHARES}test_a_flood_of_one_tenant_is_refused_while_another_is_served",),
     ),

@@ -120,8 +120,8 @@ _CORE = [
     Mutant(
         "gateway/core/fingerprint.py",
         "the parts of a request never run into each other",
-        '        digest.update(len(part).to_bytes(8, "big"))\n',
-        "",
+        'written += (_SIZES[size] if size < _FEW else size.to_bytes(8, "big"), part)',
+        "written.append(part)",
         (
             f"{_FINGERPRINT}test_every_part_counts",
             f"{_FINGERPRINT}test_where_one_part_ends_and_the_next_begins_counts",
@@ -130,8 +130,8 @@ _CORE = [
     Mutant(
         "gateway/core/fingerprint.py",
         "the entity is part of what must be equal",
-        '_add(digest, parts.entity.encode("ascii"), b"%d"',
-        '_add(digest, b"%d"',
+        'listed += (parts.entity.encode("ascii"), b"%d"',
+        'listed += (b"", b"%d"',
         (f"{_FINGERPRINT}test_every_part_counts",),
     ),
     Mutant(
@@ -146,6 +146,13 @@ _CORE = [
         "a member that occurs twice is refused",
         "if len(members) != len(pairs):",
         "if False:",
+        (f"{_CANONICAL}test_what_two_readers_may_read_differently_is_refused",),
+    ),
+    Mutant(
+        "gateway/core/canonical.py",
+        "a member that occurs twice is refused where no pair is looked at",
+        "if len(members) == most and",
+        "if",
         (f"{_CANONICAL}test_what_two_readers_may_read_differently_is_refused",),
     ),
     Mutant(
@@ -179,7 +186,7 @@ _CORE = [
     Mutant(
         "gateway/core/fences.py",
         "a fence has one spelling",
-        "if digits[0] == _ZERO and len(digits) > 1:",
+        'if digits.startswith(b"0") and len(digits) > 1:',
         "if False:",
         (f"{_FENCES}test_anything_else_is_refused",),
     ),
