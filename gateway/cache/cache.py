@@ -102,8 +102,12 @@ class Cache:
     def find(self, command: Command, principal: Principal, sent: Sent) -> Recall | None:
         """What this process knows to replay to ``command``, which came as ``sent``; ``None``:
         somebody else must be asked."""
+        name = name_of(command, principal)
+        if self.local.get(name) is None:  # as of nearly all commands
+            self._asked("local", "miss")
+            return None
         wish = Wish(
-            name_of(command, principal),
+            name,
             command.key_digest,
             command.policy,
             command.tenant,

@@ -93,15 +93,17 @@ Clients of one kind send one list, and whoever makes lists up occupies 1 MB for 
 
 class _Names:
     """A list of names, made once for all heads that have it: one object, so that it is looked up
-    by what it is. ``at``: by name in lower case, where its lines stand."""
+    by what it is. ``at``: by name in lower case, where its lines stand; ``template``: the lines as
+    they are written, with places for the values."""
 
-    __slots__ = ("at", "sent")
+    __slots__ = ("at", "sent", "template")
 
     def __init__(self, sent: tuple[bytes, ...]) -> None:
         at: dict[bytes, tuple[int, ...]] = {}
         for index, name in enumerate(sent):
             at[name.lower()] = (*at.get(name.lower(), ()), index)
         self.sent, self.at = sent, at
+        self.template = b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in sent])
 
 
 _named_before: dict[tuple[bytes, ...], _Names] = {}
@@ -328,12 +330,10 @@ def _received_by(hop: bytes) -> bytes:
 
 def written(headers: Headers) -> bytes:
     """Field lines as they go over the wire, each with its line end."""
-    return _template(headers, None) % tuple([value for _, value in headers])
-
-
-@by_names
-def _template(sent: tuple[bytes, ...], _: None) -> bytes:
-    return b"".join(name.replace(b"%", b"%%") + b": %b\r\n" for name in sent)
+    if not headers:
+        return b""
+    names, sent = zip(*headers, strict=True)
+    return _names(names).template % sent
 
 
 def encode_lines(headers: Headers) -> bytes:
