@@ -173,7 +173,17 @@ class Body:
     def document(self) -> Content | Unreadable:
         """The body as what it is, for the fingerprint and for templates alike."""
         if self._content is None:
-            self._content = self._label.unfit or self._read()
+            match self._label.unfit or self._kind:
+                case "json":
+                    self._content = read_json(self.raw)
+                case "form":
+                    self._content = read_form(self.raw)
+                case "multipart":
+                    self._content = read_multipart(self.raw, self._label.type)
+                case "raw":  # excluded by _why_not
+                    self._content = Unreadable("is of no kind that can be read")
+                case unfit:
+                    self._content = unfit
             if self._label.must_be_ascii and not _is_ascii(self._content, self.raw):
                 self._content = Unreadable(_NOT_ASCII)
         return self._content
@@ -204,17 +214,6 @@ class Body:
             return Understood("raw", self.raw, None) if self.is_lenient else found
         kept = found.without(ignore)
         return Understood(self._kind, kept.compared(), kept)
-
-    def _read(self) -> Content | Unreadable:
-        match self._kind:
-            case "json":
-                return read_json(self.raw)
-            case "form":
-                return read_form(self.raw)
-            case "multipart":
-                return read_multipart(self.raw, self._label.type)
-            case "raw":  # excluded by _why_not
-                return Unreadable("is of no kind that can be read")
 
 
 def _declared(types: tuple[bytes, ...]) -> Form:

@@ -15,7 +15,7 @@ from gateway.core.value import value
 from gateway.policy.errors import PolicyWarning
 from gateway.policy.matcher import SAFE_METHODS, Pattern, Table, check_path, split_path
 from gateway.policy.probes import Target
-from gateway.policy.templates import Template
+from gateway.policy.templates import Placeholder, Template
 
 __all__ = ["CompiledCommand", "Match", "Mount", "NoPolicy", "Policies", "Unguarded", "Upstream"]
 
@@ -73,6 +73,19 @@ class CompiledCommand:
     upstream_digest: bytes
     probe: Target | None = None
     probe_headers: SecretFields = ()
+    usual_key: bool = field(init=False)
+    """Whether the key is what ``Idempotency-Key`` says."""
+    usual_fence: bool = field(init=False)
+    """Whether a fence stands in ``X-Execution-Fence`` and nowhere else."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "usual_key", _is_field(self.key.alone, "idempotency-key"))
+        fence = self.fence_from.placeholders[0] if self.fence_from.placeholders else None
+        object.__setattr__(self, "usual_fence", _is_field(fence, "x-execution-fence"))
+
+
+def _is_field(place: Placeholder | None, name: str) -> bool:
+    return place is not None and place.source == "header" and place.name.lower() == name
 
 
 @value(frozen=True, slots=True)
@@ -90,7 +103,7 @@ class Match:
 
     def target(self, raw_query: bytes) -> bytes:
         """The request target at the upstream: the caller's bytes behind the base path."""
-        return self.upstream.target(self.rest, raw_query)
+        return self.command.upstream.target(self.rest, raw_query)
 
 
 @value(frozen=True, slots=True)

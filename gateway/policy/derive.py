@@ -49,8 +49,7 @@ _OVERRIDES = {
 # where it came from must not be for the caller to take away either.
 _NEVER_NAMED = frozenset({b"content-length", b"host", b"via", *CONTROL})
 
-_FENCE_NAME = "x-execution-fence"
-_FENCE = _FENCE_NAME.encode("ascii")
+_FENCE = b"x-execution-fence"
 
 _SHOWN = 255
 """Characters of a refused value that a problem document repeats."""
@@ -350,8 +349,7 @@ def _check_entity_lines(headers: Headers) -> Refusal | None:
 
 
 def _key(command: CompiledCommand, context: Context) -> str | Refusal:
-    alone = command.key.alone
-    if alone is not None and alone.source == "header" and _is_key_field(alone.name):
+    if command.usual_key:
         return parse_key(values(context.headers, b"idempotency-key"))
     rendered = command.key.render(context)
     if not isinstance(rendered, str):
@@ -378,15 +376,12 @@ def _probe(
     )
 
 
-def _is_key_field(name: str) -> bool:
-    return name.lower() == "idempotency-key"
-
-
 def _fence(command: CompiledCommand, context: Context) -> int | Refusal | None:
     mode = command.rules.fence
     if mode == "off":
         return None
-    fence = _read_fence(command, context)
+    usual = command.usual_fence
+    fence = (_fence_field if usual else _read_fence)(command, context)
     if fence is None and mode == "required":
         return Refusal(
             "fence-required",
@@ -400,9 +395,7 @@ def _read_fence(command: CompiledCommand, context: Context) -> int | Refusal | N
     place = command.fence_from.placeholders[0]
     limit = command.fence_limit
     sent = _fence_field(command, context)
-    if isinstance(sent, Refusal) or (
-        place.source == "header" and place.name.lower() == _FENCE_NAME
-    ):
+    if isinstance(sent, Refusal):
         return sent
     fence = _fence_elsewhere(place, context, limit)
     if sent is not None and fence != sent and not isinstance(fence, Refusal):

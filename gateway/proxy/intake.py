@@ -293,7 +293,7 @@ class Intake:
         request = _written(
             method.encode("ascii"),
             match.target(query),
-            self._headers_up(match.upstream, scope, headers, identity, match, command),
+            self._headers_up(match.command.upstream, scope, headers, identity, match, command),
             body,
         )
         if isinstance(request, Problem):
@@ -301,7 +301,7 @@ class Intake:
         call = Call(
             command=command,
             rules=match.command.rules,
-            client=self.clients[match.upstream.name],
+            client=self.clients[match.command.upstream.name],
             request=request,
             wait_s=parse_wait(values(headers, b"prefer")),
             tenant_name=asked.principal.tenant_name,
@@ -360,7 +360,8 @@ class Intake:
             ours += _guarded_fields(match, command)
             # A gateway key speaks to us; whatever the policy says, no upstream gets to see it.
             authorized = match.command.pass_authorization and not identity.holds_key
-        kept = sendable(headers, _withheld(tuple([name for name, _ in ours]), authorized))
+        names = tuple([name for name, _ in ours]) if ours else ()
+        kept = sendable(headers, _withheld(names, authorized))
         kept = passed_on(kept, _peer(scope), self.trusted)
         via = (b"via", b"%b %b" % (scope["http_version"].encode(), self.pseudonym))
         return ((b"host", upstream.authority), *kept, *ours, via)
