@@ -114,16 +114,16 @@ class _Refused(ValueError):
 
 def read_json(raw: bytes) -> Document | Unreadable:
     """``raw`` as one JSON document within the limits above."""
+    if raw.startswith(b"{") and raw.count(b"{") == 1 and b"[" not in raw:
+        flat = _flat(raw)
+        if flat is not None:
+            return Document(flat)
     if raw.startswith(b"\xef\xbb\xbf"):
         return Unreadable("begins with a byte order mark; send UTF-8 without one")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
         return Unreadable("is not UTF-8; send JSON in UTF-8")
-    if raw[:1] == b"{" and raw.count(b"{") == 1 and b"[" not in raw:
-        flat = _flat(text, raw.count(b",") + 1)
-        if flat is not None:
-            return Document(flat)
     brackets, values = _count(raw)
     if values > MAX_VALUES:
         return Unreadable(f"holds more than {MAX_VALUES} JSON values; send fewer at once")
@@ -140,14 +140,16 @@ def read_json(raw: bytes) -> Document | Unreadable:
     return Document(value)
 
 
-def _flat(text: str, most: int) -> dict[str, Json] | None:
-    """The one object without containers that ``text`` is, as most bodies are, read without a look
-    at each pair; ``None`` where that does not tell. ``most``: members that it can have. It has so
-    many only if no name came twice."""
+def _flat(raw: bytes) -> dict[str, Json] | None:
+    """The one object without containers that ``raw`` is, as most bodies are, read without a look
+    at each pair; ``None`` where that does not tell. It has as many members as its commas allow only
+    if no name came twice."""
+    most = raw.count(b",") + 1
     if most > _FEW:
         return None
     members: dict[str, Json]
     try:
+        text = raw.decode("utf-8")
         members, end = _FLAT_DECODER.raw_decode(text)
     except ValueError:
         return None  # what is wrong with it, the other way says

@@ -22,6 +22,9 @@ OUTSIDE_LIMIT = 2**62 - 1
 """The largest fence of an outside issuer: half the range is kept, so that an entity can always be
 moved to fences that are issued here."""
 
+_DIGITS = len(str(ISSUED_LIMIT))
+"""As many as the largest of either kind has."""
+
 
 def parse_fence(lines: Sequence[bytes], *, limit: int) -> int | Refusal | None:
     """The fence in all lines of one field; ``None`` where the field is absent."""
@@ -37,7 +40,7 @@ def fence_of_text(digits: bytes, *, limit: int) -> int | Refusal:
     if not digits:
         return _invalid("is empty; send the number that your lease was given")
     # First, so that a megabyte of digits costs nothing.
-    if len(digits) > len(str(limit)):
+    if len(digits) > _DIGITS:
         return _invalid(f"is too long; send at most {limit}")
     if not digits.isdigit():  # of bytes: 0 to 9 and nothing else
         return _invalid("is not a plain decimal number; send ASCII digits only")

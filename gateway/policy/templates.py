@@ -97,10 +97,14 @@ class Template:
     lowers: bool = False
     alone: Placeholder | None = field(init=False, repr=False, compare=False)
     """The placeholder of a template that is nothing else."""
+    _pairs: tuple[tuple[Placeholder, str], ...] = field(init=False, repr=False, compare=False)
+    """Each placeholder with the text behind it."""
 
     def __post_init__(self) -> None:
         alone = self.placeholders[0] if self.literals == ("", "") else None
         object.__setattr__(self, "alone", alone)
+        pairs = tuple(zip(self.placeholders, self.literals[1:], strict=True))
+        object.__setattr__(self, "_pairs", pairs)
 
     @property
     def start(self) -> str:
@@ -114,7 +118,7 @@ class Template:
     def render(self, context: Context) -> Rendered:
         """At most 255 printable ASCII characters, or why there is no such text."""
         rendered = [self.literals[0]]
-        for placeholder, literal in zip(self.placeholders, self.literals[1:], strict=True):
+        for placeholder, literal in self._pairs:
             value = placeholder.read(context)
             if not isinstance(value, str):
                 return value
