@@ -8,6 +8,7 @@ compared byte by byte, which is the strictest way; it is refused where a templat
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -33,7 +34,7 @@ from gateway.core.multipart import Multipart, read_multipart
 from gateway.core.names import hides_method, says_method
 from gateway.core.value import value
 
-__all__ = ["Body", "BodyMode", "Content", "Form", "Understood"]
+__all__ = ["Body", "BodyMode", "Content", "Form", "Understood", "media_of"]
 
 BodyMode = Literal["auto", "json", "form", "multipart", "raw"]
 Form = Literal["json", "form", "multipart", "raw"]
@@ -81,10 +82,11 @@ class _Label:
     """What the fields of a request say about its body, and its policy. ``types``: the lines of
     ``Content-Type``; ``coded``: it has a ``Content-Encoding``."""
 
-    __slots__ = ("declared", "kind", "may_be_form", "must_be_ascii", "type", "unfit")
+    __slots__ = ("declared", "kind", "may_be_form", "media", "must_be_ascii", "type", "unfit")
 
     def __init__(self, types: tuple[bytes, ...], mode: BodyMode, coded: bool, empty: bool) -> None:
         self.declared = _declared(types)
+        self.media = media_of(types)
         self.type = types[0].strip(OWS) if types else b""
         self.kind: Form = self.declared if mode == "auto" or mode == "raw" else mode
         self.may_be_form = (
@@ -117,14 +119,20 @@ class Body:
         "_label",
         "_mode",
         "declared",
+        "is_coded",
+        "media",
         "raw",
     )
 
     def __init__(self, raw: bytes, headers: Headers, mode: BodyMode):
-        types, coded = values(headers, b"content-type"), _is_coded(headers)
+        types, codings = values(headers, b"content-type"), values(headers, b"content-encoding")
+        coded = bool(codings) and _is_coded(codings)
         few = len(types) == 1 and len(types[0]) <= _LABEL_KEPT
         label = (_label if few else _Label)(tuple(types), mode, coded, not raw)
         self.raw = raw
+        self.is_coded = coded
+        self.media = label.media
+        """The type as it is compared, where the body is not coded."""
         self._mode = mode
         self._label = label
         self.declared = label.declared
@@ -290,9 +298,13 @@ def _is_ascii(content: Content | Unreadable, raw: bytes) -> bool:
             return content.is_ascii
 
 
-def _is_coded(headers: Headers) -> bool:
-    lines = values(headers, b"content-encoding")
-    return bool(lines) and any(line.strip(OWS).lower() not in (b"", b"identity") for line in lines)
+def media_of(types: Sequence[bytes]) -> bytes:
+    """What the lines of ``Content-Type`` name, without parameters, in lower case."""
+    return b",".join([line.partition(b";")[0].strip(OWS).lower() for line in types])
+
+
+def _is_coded(lines: Sequence[bytes]) -> bool:
+    return any(line.strip(OWS).lower() not in (b"", b"identity") for line in lines)
 
 
 _NOT_ASCII = "holds other characters than ASCII, and its charset is not UTF-8; send charset=utf-8"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
-from gateway.core.body import BodyMode, Form
+from gateway.core.body import BodyMode, Form, media_of
 from gateway.core.canonical import Pieces, Pointer
 from gateway.core.headers import values
 from gateway.core.keys import OWS
@@ -125,21 +125,9 @@ def body_type(headers: Headers) -> bytes:
     in lower case. Of parameters, ``charset`` makes no difference to what is read here, and a
     boundary changes with every try."""
     lines, coded = values(headers, b"content-type"), values(headers, b"content-encoding")
-    if len(lines) == 1 and not coded and len(lines[0]) <= _TYPE_KEPT:
-        return _usual(lines[0])
-    types = [line.partition(b";")[0] for line in lines]
     codings = [name for line in coded for name in line.split(b",")]
     named = [name for name in map(_lower, codings) if name not in (b"", b"identity")]
-    return b",".join(map(_lower, types)) + b"".join(b" " + name for name in named)
-
-
-_TYPE_KEPT = 128
-"""Bytes of ``Content-Type`` that are understood once for all: clients send few of them."""
-
-
-@lru_cache(256)
-def _usual(line: bytes) -> bytes:
-    return _lower(line.partition(b";")[0])
+    return media_of(lines) + b"".join(b" " + name for name in named)
 
 
 def _lower(value: bytes) -> bytes:

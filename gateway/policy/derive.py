@@ -131,13 +131,14 @@ def derive(
     # Members of a large body would cost more than all the rest, and none is looked at.
     members = found.members if len(found.compared) <= EXPANDED_LIMIT else ABSENT
     listed = command.recipe.headers
+    media = body_type(headers) if read.is_coded else read.media
     parts = Parts(
         method,
         raw_path,
         raw_query,
         entity,
         chosen_headers(headers, listed) if listed else (),
-        body_type(headers) if body else b"",  # many clients label no body, others do not
+        media if body else b"",  # many clients label no body, others do not
         found.form,
         found.compared,
         command.rules.version,

@@ -358,8 +358,17 @@ def test_parts_never_run_into_each_other(one: Parts, other: Parts) -> None:
     assert (fingerprint(SALT, one) == fingerprint(SALT, other)) == (one == other)
 
 
-@given(st.text(st.sampled_from("aB/; \t=,"), max_size=8).map(str.encode))
-def test_a_type_that_is_known_is_what_it_was_found_to_be(line: bytes) -> None:
-    """Beside a coding that says nothing it is not looked up."""
-    alone: Headers = ((b"content-type", line),)
-    assert body_type(alone) == body_type((*alone, (b"content-encoding", b"identity")))
+_LINES = st.text(st.sampled_from("aB/; \t=,"), max_size=8).map(str.encode)
+_CODINGS = st.lists(st.sampled_from([b"identity", b" ,Identity", b"gzip", b""]), max_size=2)
+
+
+@given(st.lists(_LINES, max_size=2), _CODINGS)
+def test_a_body_that_is_not_coded_has_the_type_that_counts(
+    lines: list[bytes], codings: list[bytes]
+) -> None:
+    headers = (
+        *((b"content-type", line) for line in lines),
+        *((b"content-encoding", line) for line in codings),
+    )
+    body = Body(b"{}", headers, "auto")
+    assert body.is_coded or body.media == body_type(headers)
