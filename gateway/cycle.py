@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from gateway.core.headers import by_names
-from gateway.proxy.respond import BODY_FOLLOWS, Message, Receive, Send
+from gateway.proxy.respond import BODY_FOLLOWS, Message
 from gateway.upstream import reset
 
-__all__ = ["Cycle", "Exchange"]
+__all__ = ["Cycle"]
 
 _App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -31,15 +35,91 @@ _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 
 class Cycle(RequestResponseCycle):
     """``state`` of its scope says more than ASGI does: ``hang_up()`` gives a future that is done
-    when the caller is gone, ``whole_body()`` the body if all of it is in."""
+    when the caller is gone, ``whole_body()`` the body if all of it is in.
+
+    What an application begins and does not finish must not look whole."""
 
     _gone: asyncio.Future[None] | None = None
     _head: bytes | None = None  # of an answer whose body comes with the next message
+    _delimited = False  # the body of the answer is, by the end of the connection
+    task: asyncio.Task[None] | None = None
+    """In which it runs."""
 
-    def __init__(self, **about: Any) -> None:
-        super().__init__(**about)
-        state = self.scope["state"]
+    # As uvicorn's own begins, which sets each for each request.
+    disconnected = False
+    access_log = False
+    more_body = True
+    response_started = False
+    response_complete = False
+    chunked_encoding: bool | None = None
+    expected_content_length = 0
+
+    def __init__(
+        self, of: HttpToolsProtocol, event: asyncio.Event, expects: bool, keep_alive: bool
+    ) -> None:
+        """``event``: of the connection, which has one request at a time."""
+        self.scope = of.scope
+        self.transport = of.transport
+        self.flow = of.flow
+        self.logger = of.logger
+        self.message_event = event
+        self.on_response = of.on_response_complete
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = expects
+        self.body = bytearray()
+        self._tasks = of.tasks
+        event.clear()
+        state: dict[str, Any] = of.scope["state"]
         state["hang_up"], state["whole_body"] = self._hang_up, self._whole_body
+
+    async def run_asgi(self, app: _App) -> None:
+        try:
+            if self.more_body and self.transport.is_closing():
+                self.disconnected = True  # what came behind the head could not be read
+                return
+            send = self._in_1_0 if self.scope["http_version"] == "1.0" else self.send
+            try:
+                await app(self.scope, self.receive, send)
+            except asyncio.CancelledError:
+                # By the server at the end of its drain. It would log each as an error of its own.
+                if not self.response_started:
+                    raise
+            finally:
+                self._see_whether_whole()
+            if not self.response_started and not self.disconnected:
+                self.logger.error("ASGI callable returned without starting response.")
+                await self.send_500_response()
+        except BaseException as error:
+            self.logger.error("Exception in ASGI application\n", exc_info=error)
+            if self.response_started:
+                self.transport.close()
+            else:
+                await self.send_500_response()
+        finally:
+            self.on_response = _nothing
+            if self.task is not None:
+                self._tasks.discard(self.task)
+
+    def _see_whether_whole(self) -> None:
+        if self.response_complete or not self.response_started or self.disconnected:
+            return
+        self.disconnected = True  # by us; the application has told why
+        if self._delimited:
+            reset(self.transport)  # an orderly close would complete the body
+        else:
+            self.transport.close()
+
+    async def _in_1_0(self, message: Message) -> None:
+        """Send without a transfer coding, which HTTP/1.0 does not know (RFC 9112 §6.1). The server
+        chunks whatever has no length."""
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            self._delimited = b"content-length" not in names
+            if self._delimited:
+                self.chunked_encoding = False
+        elif self._delimited:
+            self.expected_content_length = len(message.get("body", b""))
+        await self.send(message)
 
     def lost(self) -> None:
         """The connection is."""
@@ -179,46 +259,5 @@ def _template(sent: tuple[bytes, ...], _: None) -> tuple[bytes, tuple[tuple[byte
     return lines, tuple((name, at) for at, name in enumerate(names) if name in _FRAMING)
 
 
-class Exchange:
-    """The application for one request: what it begins and does not finish must not look whole."""
-
-    def __init__(self, cycle: RequestResponseCycle, app: _App) -> None:
-        self._cycle = cycle
-        self._app = app
-        self._delimited = False  # the body is, by the end of the connection
-
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        cycle = self._cycle
-        if cycle.more_body and cycle.transport.is_closing():
-            cycle.disconnected = True  # what came behind the head could not be read
-            return
-        try:
-            await self._app(
-                scope, receive, self._in_1_0 if scope["http_version"] == "1.0" else send
-            )
-        except asyncio.CancelledError:
-            # By the server at the end of its drain. It would log each as an error of its own.
-            if not cycle.response_started:
-                raise
-        finally:
-            if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
-                self._cut()
-
-    async def _in_1_0(self, message: Message) -> None:
-        """Send without a transfer coding, which HTTP/1.0 does not know (RFC 9112 §6.1). The server
-        chunks whatever has no length."""
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            self._delimited = b"content-length" not in names
-            if self._delimited:
-                self._cycle.chunked_encoding = False
-        elif self._delimited:
-            self._cycle.expected_content_length = len(message.get("body", b""))
-        await self._cycle.send(message)  # type: ignore[arg-type]
-
-    def _cut(self) -> None:
-        self._cycle.disconnected = True  # by us; the application has told why
-        if self._delimited:
-            reset(self._cycle.transport)  # an orderly close would complete the body
-        else:
-            self._cycle.transport.close()
+def _nothing() -> None:
+    """Behind the end of an application there is nothing to tell."""

@@ -23,8 +23,9 @@ from gateway.core.framing import (
     has_body,
 )
 from gateway.core.headers import Head
+from gateway.core.ordinary import OrdinaryRequest, read_request
 from gateway.core.settle import Sent
-from gateway.cycle import Cycle, Exchange
+from gateway.cycle import Cycle
 from gateway.idle import Idle
 from gateway.limits import CROWDED_HEAD_S, FRESH_S, HEAD_S, ROOM_TO_REFUSE, TAKE_S
 from gateway.policy.fields import FIXED_PATHS
@@ -41,6 +42,7 @@ IGNORED_LIMIT = 1024 * 1024
 _END = b"\r\n\r\n"
 """Of a head, of trailers, and of a last chunk without any."""
 
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _FIXED = frozenset(path.encode("ascii") for path in FIXED_PATHS)
 _TOO_SLOW = f"Send the whole head within {HEAD_S:.0f} s."
 _REFUSALS = Refusals()
@@ -85,6 +87,7 @@ class Http1Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._pieces: list[bytes] = []  # of a body, in this read
+        self._message_event = asyncio.Event()
 
     # -- from the connection
 
@@ -226,6 +229,11 @@ class Http1Protocol(HttpToolsProtocol):
         if self._ignoring:
             self._throw_away(data)
             return
+        if not (self._lead or self._in_body) and _answered(self.cycle):
+            read = None if self.transport.is_closing() else read_request(data)
+            if read is not None:
+                self._take(read)
+                return
         self._got_on = self._headed = False
         self._read = data
         self._body_at = self._body_bytes = 0
@@ -280,7 +288,7 @@ class Http1Protocol(HttpToolsProtocol):
         if self._lead is None:
             self._lead = self._left_over(self._read)
         self._head_open, self._line_bytes = True, 0
-        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_url(self, url: bytes) -> None:
         if self._ignoring:
@@ -320,31 +328,46 @@ class Http1Protocol(HttpToolsProtocol):
     def _begin(self, method: bytes, version: str, headers: Head) -> None:
         """Start the application on a request whose head is good."""
         raw_path, query = split_target(self.url)
+        upgrades = self.parser.should_upgrade()  # the parser then reads no further request
+        stays = version != "1.0" and not upgrades and self.parser.should_keep_alive()
+        self.scope = self._scope(version, method.decode("ascii"), raw_path, query, headers)
+        self.cycle = Cycle(self, self._message_event, self.expect_100_continue, stays)
+        self._start_asgi_task(self.cycle, self.app)
+
+    def _take(self, read: OrdinaryRequest) -> None:
+        """Start the application on a request that is whole, and that the parser need not see."""
+        self._came()
+        self._rests_since = None
+        self._fresh = self._coded = False
+        self._lead = self._last = b""
+        self._idle_bytes = 0
+        self.scope = self._scope("1.1", read.method, read.path, read.query, read.headers)
+        self.cycle = cycle = Cycle(self, self._message_event, False, True)
+        cycle.body += read.body
+        cycle.more_body = False
+        self._message_event.set()
+        self._start_asgi_task(cycle, self.app)
+        self._idle.left(self.transport)
+
+    def _scope(
+        self, version: str, method: str, raw_path: bytes, query: bytes, headers: Head
+    ) -> Any:
         path = raw_path.decode("ascii")
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope |= {
+        return {
+            "type": "http",
+            "asgi": _ASGI,
             "http_version": version,
-            "method": method.decode("ascii"),
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "method": method,
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
             "headers": headers,
+            "state": self.app_state.copy(),
         }
-        upgrades = self.parser.should_upgrade()  # the parser then reads no further request
-        self.cycle = Cycle(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=[],
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and not upgrades and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
-        self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         if self._ignoring:
@@ -377,12 +400,13 @@ class Http1Protocol(HttpToolsProtocol):
             return headers
         return Head(line for line in headers if line[0] != b"expect")
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]
         if self._over_limit() > 0:
             cycle.keep_alive = False
             if cycle.scope["raw_path"] not in _FIXED:  # who looks after the process is let in
                 app = crowded_out
-        super()._start_asgi_task(cycle, Exchange(cycle, app))  # type: ignore[arg-type]
+        cycle.task = self.loop.create_task(cycle.run_asgi(app))  # ends with itself taken off
+        self.tasks.add(cycle.task)
 
     # -- one request at a time
 

@@ -14,6 +14,7 @@ from gateway.core.model import Headers
 
 __all__ = [
     "HEAD_LIMIT",
+    "HOST",
     "LINES_LIMIT",
     "NO_UPGRADE",
     "TOO_LONG",
@@ -50,7 +51,7 @@ _VERSIONS = ("1.0", "1.1")
 
 # RFC 9110 §7.2, RFC 3986 §3.2.2: a name or address, in brackets if it is of IPv6, and a port. No
 # comma, though the grammar has it: it may be two fields that a proxy joined.
-_HOST = re.compile(
+HOST = re.compile(
     rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?"
 )
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)[/?]", re.IGNORECASE)
@@ -130,7 +131,7 @@ def _check_host(version: str, headers: Headers) -> str | None:
     hosts = _values(headers, b"host")
     if len(hosts) > 1 or (not hosts and version != "1.0"):
         return "Send exactly one Host field."
-    if hosts and not _HOST.fullmatch(hosts[0]):
+    if hosts and not HOST.fullmatch(hosts[0]):
         return "Send a Host field that is one host, with a port or without."
     return None
 
