@@ -40,7 +40,7 @@ class Cycle(RequestResponseCycle):
     What an application begins and does not finish must not look whole."""
 
     _gone: asyncio.Future[None] | None = None
-    _head: bytes | None = None  # of an answer whose body comes with the next message
+    _head: Message | None = None  # of an answer whose body comes with the next message
     _delimited = False  # the body of the answer is, by the end of the connection
     task: asyncio.Task[None] | None = None
     """In which it runs."""
@@ -48,16 +48,22 @@ class Cycle(RequestResponseCycle):
     # As uvicorn's own begins, which sets each for each request.
     disconnected = False
     access_log = False
-    more_body = True
     response_started = False
     response_complete = False
     chunked_encoding: bool | None = None
     expected_content_length = 0
 
     def __init__(
-        self, of: HttpToolsProtocol, event: asyncio.Event, expects: bool, keep_alive: bool
+        self,
+        of: HttpToolsProtocol,
+        event: asyncio.Event,
+        *,
+        keep_alive: bool,
+        expects: bool = False,
+        body: bytes | None = None,
     ) -> None:
-        """``event``: of the connection, which has one request at a time."""
+        """``event``: of the connection, which has one request at a time. ``body``: all of it, where
+        it is in."""
         self.scope = of.scope
         self.transport = of.transport
         self.flow = of.flow
@@ -66,9 +72,13 @@ class Cycle(RequestResponseCycle):
         self.on_response = of.on_response_complete
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expects
-        self.body = bytearray()
+        self.body = bytearray() if body is None else body  # type: ignore[assignment]
+        self.more_body = body is None
+        if body is None:
+            event.clear()
+        else:
+            event.set()
         self._tasks = of.tasks
-        event.clear()
         state: dict[str, Any] = of.scope["state"]
         state["hang_up"], state["whole_body"] = self._hang_up, self._whole_body
 
@@ -85,7 +95,8 @@ class Cycle(RequestResponseCycle):
                 if not self.response_started:
                     raise
             finally:
-                self._see_whether_whole()
+                if not self.response_complete:
+                    self._see_whether_cut()
             if not self.response_started and not self.disconnected:
                 self.logger.error("ASGI callable returned without starting response.")
                 await self.send_500_response()
@@ -100,8 +111,8 @@ class Cycle(RequestResponseCycle):
             if self.task is not None:
                 self._tasks.discard(self.task)
 
-    def _see_whether_whole(self) -> None:
-        if self.response_complete or not self.response_started or self.disconnected:
+    def _see_whether_cut(self) -> None:
+        if not self.response_started or self.disconnected:
             return
         self.disconnected = True  # by us; the application has told why
         if self._delimited:
@@ -136,7 +147,8 @@ class Cycle(RequestResponseCycle):
         self.body = bytearray()
 
     def _hang_up(self) -> asyncio.Future[None]:
-        self.flow.resume_reading()  # the end of the stream must reach us
+        if self.flow.read_paused:
+            self.flow.resume_reading()  # the end of the stream must reach us
         self._gone = asyncio.get_running_loop().create_future()
         if self.disconnected:
             self.lost()
@@ -147,7 +159,8 @@ class Cycle(RequestResponseCycle):
             return None
         if self.waiting_for_100_continue:
             return None
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         body, self.body = bytes(self.body), bytearray()
         self.message_event.clear()
         return body
@@ -164,16 +177,15 @@ class Cycle(RequestResponseCycle):
         else:
             raise RuntimeError(f"{message['type']} behind the end of the answer")
 
-    def _begin(self, message: Any) -> None:
+    def _begin(self, message: Message) -> None:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"{message['type']} before the head of the answer")
         self.response_started = True
         self.waiting_for_100_continue = False
-        head = self._encoded(message["status"], message.get("headers", ()))
         if message.get(BODY_FOLLOWS):
-            self._head = head
+            self._head = message
         else:
-            self.transport.write(head)
+            self.transport.write(self._encoded(message["status"], message.get("headers", ())))
 
     def _encoded(self, status: int, headers: Any) -> bytes:
         values = [value for _, value in headers]
@@ -206,16 +218,22 @@ class Cycle(RequestResponseCycle):
                 closes = closes or b"close" in [each.lower().strip() for each in value.split(b",")]
         return closes
 
-    def _go_on(self, message: Any) -> None:
+    def _go_on(self, message: Message) -> None:
         if message["type"] != "http.response.body":
             raise RuntimeError(f"{message['type']} in the body of the answer")
         body: bytes = message.get("body", b"")
         more = message.get("more_body", False)
-        head, self._head = self._head, None
-        piece = self._piece(body, more=more)
-        if head is not None:
-            piece = head + piece if len(piece) <= _JOINED else self._written(head, piece)
-        self.transport.write(piece)
+        begun, self._head = self._head, None
+        if begun is None:
+            self.transport.write(self._piece(body, more=more))
+        else:
+            head = self._encoded(begun["status"], begun.get("headers", ()))
+            piece = self._piece(body, more=more)
+            if len(piece) <= _JOINED:
+                self.transport.write(head + piece)
+            else:
+                self.transport.write(head)
+                self.transport.write(piece)
         if more:
             return
         if self.expected_content_length != 0:
@@ -225,10 +243,6 @@ class Cycle(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
-
-    def _written(self, head: bytes, piece: bytes) -> bytes:
-        self.transport.write(head)
-        return piece
 
     def _piece(self, body: bytes, *, more: bool) -> bytes:
         """What goes over the wire for it."""

@@ -22,7 +22,7 @@ from gateway.core.framing import (
     expects_continue,
     has_body,
 )
-from gateway.core.headers import Head
+from gateway.core.headers import Head, values
 from gateway.core.ordinary import OrdinaryRequest, read_request
 from gateway.core.settle import Sent
 from gateway.cycle import Cycle
@@ -168,23 +168,26 @@ class Http1Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            self._rest()
         self._let_go()
-        self._see_whether_idle()
         if self.transport.is_closing():
+            self._idle.left(self.transport)
             self._see_it_leave()
-        elif self._head_open and self._awaited is None:
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        self._rest()
+        if not self._head_open:
+            self._idle.lies(self.transport)
+        elif self._awaited is None:
             self._await(HEAD_S)  # of a head that began in one read with the request before
 
     def _let_go(self) -> None:
         """Of what was read for the request that is answered: the connection may lie idle for long.
         Its state stays, which says how what waits for the caller counts."""
-        assert isinstance(self.cycle, Cycle)
-        self.cycle.let_go()
+        cycle: Cycle = self.cycle  # type: ignore[assignment]
+        cycle.let_go()
         if not self._head_open:
-            self.scope, self.headers, self.url = self.cycle.scope, [], b""
+            self.scope, self.headers, self.url = cycle.scope, [], b""
 
     def _see_whether_idle(self) -> None:
         """It is behind an answer, until a head begins. Blank lines do not begin one, nor does what
@@ -232,6 +235,7 @@ class Http1Protocol(HttpToolsProtocol):
         if not (self._lead or self._in_body) and _answered(self.cycle):
             read = None if self.transport.is_closing() else read_request(data)
             if read is not None:
+                self._last = data[-len(_END) :]
                 self._take(read)
                 return
         self._got_on = self._headed = False
@@ -331,7 +335,8 @@ class Http1Protocol(HttpToolsProtocol):
         upgrades = self.parser.should_upgrade()  # the parser then reads no further request
         stays = version != "1.0" and not upgrades and self.parser.should_keep_alive()
         self.scope = self._scope(version, method.decode("ascii"), raw_path, query, headers)
-        self.cycle = Cycle(self, self._message_event, self.expect_100_continue, stays)
+        expects = self.expect_100_continue
+        self.cycle = Cycle(self, self._message_event, keep_alive=stays, expects=expects)
         self._start_asgi_task(self.cycle, self.app)
 
     def _take(self, read: OrdinaryRequest) -> None:
@@ -339,13 +344,10 @@ class Http1Protocol(HttpToolsProtocol):
         self._came()
         self._rests_since = None
         self._fresh = self._coded = False
-        self._lead = self._last = b""
+        self._lead = b""
         self._idle_bytes = 0
         self.scope = self._scope("1.1", read.method, read.path, read.query, read.headers)
-        self.cycle = cycle = Cycle(self, self._message_event, False, True)
-        cycle.body += read.body
-        cycle.more_body = False
-        self._message_event.set()
+        self.cycle = cycle = Cycle(self, self._message_event, keep_alive=True, body=read.body)
         self._start_asgi_task(cycle, self.app)
         self._idle.left(self.transport)
 
@@ -393,7 +395,7 @@ class Http1Protocol(HttpToolsProtocol):
 
     def _see_expectation(self, version: str, headers: Head) -> Head:
         """Leave ``Expect`` only where its caller waits, so that nobody else looks for that."""
-        if b"expect" not in headers.lines:
+        if not values(headers, b"expect"):
             return headers
         self.expect_100_continue = expects_continue(version, headers)
         if self.expect_100_continue:
@@ -433,7 +435,7 @@ class Http1Protocol(HttpToolsProtocol):
         read, self._lead = bytes(self._lead or b""), None
         line = b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode())
         self._body_at = read.find(_END, read.find(line)) + len(_END) - len(read) + len(self._read)
-        self._coded = b"transfer-encoding" in headers.lines
+        self._coded = bool(values(headers, b"transfer-encoding"))
         wrong = check_request_line(line, read)
         wrong = wrong or check_head(version, headers, self.url)
         if wrong is None and self.parser.should_upgrade() and has_body(headers):

@@ -82,21 +82,22 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
     if not answer.compared:
         headers.append((b"gateway-fingerprint", b"not-compared"))
     # RFC 9110 §6.6.1: whoever passes on a response without a Date adds when it came.
-    if not _has(kept, b"date"):
+    dated, measured = _has(kept, None)
+    if not dated:
         headers.append((b"date", formatdate(usegmt=True).encode("ascii")))
     if reset:
         headers.append((b"content-length", b"0"))
-    elif _needs_length(answer, head_only=head_only):
+    elif not measured and _needs_length(answer, head_only=head_only):
         headers.append((b"content-length", b"%d" % len(answer.body)))
     return headers
 
 
 def _needs_length(answer: Answer, *, head_only: bool) -> bool:
-    if answer.stream is not None or answer.status in _BODILESS or head_only:
-        return False
-    return not _has(answer.headers, b"content-length")
+    return answer.stream is None and answer.status not in _BODILESS and not head_only
 
 
 @by_names
-def _has(sent: tuple[bytes, ...], field: bytes) -> bool:
-    return any(name.lower() == field for name in sent)
+def _has(sent: tuple[bytes, ...], _: None) -> tuple[bool, bool]:
+    """Whether there is a ``Date``, and a ``Content-Length``."""
+    names = [name.lower() for name in sent]
+    return b"date" in names, b"content-length" in names

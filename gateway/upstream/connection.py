@@ -198,9 +198,6 @@ class Connection(asyncio.Protocol):
             if await self._send_parts(reader, body_parts(body, chunked=False), deadlines):
                 self.stage = Stage.SENT
         faults.reach("send.written")
-        await self._answered(reader, deadlines)
-
-    async def _answered(self, reader: ResponseReader, deadlines: Deadlines) -> None:
         if not reader.settled:
             self._arm(self._until_quiet(deadlines))
             while not reader.settled:
@@ -367,7 +364,8 @@ class Connection(asyncio.Protocol):
             self._reader.drop()
             self._reader = None
         self._on_end = None
-        self._resume_reading()
+        if self._reading_paused:
+            self._resume_reading()
 
     def alive(self) -> bool:
         """The liveness check before reuse: nothing came and nothing ended, as far as this loop
