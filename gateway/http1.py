@@ -341,7 +341,8 @@ class Http1Protocol(HttpToolsProtocol):
 
     def _take(self, read: OrdinaryRequest) -> None:
         """Start the application on a request that is whole, and that the parser need not see."""
-        self._came()
+        if self._awaited is not None:
+            self._came()
         self._rests_since = None
         self._fresh = self._coded = False
         self._lead = b""
@@ -403,7 +404,7 @@ class Http1Protocol(HttpToolsProtocol):
         return Head(line for line in headers if line[0] != b"expect")
 
     def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]
-        if self._over_limit() > 0:
+        if self._crowded and self._over_limit() > 0:
             cycle.keep_alive = False
             if cycle.scope["raw_path"] not in _FIXED:  # who looks after the process is let in
                 app = crowded_out

@@ -176,7 +176,10 @@ class Client:
             method=request.method, keep_limit=keep_limit, head_limit=self._head_limit
         )
         try:
-            await connection.perform(reader, head, self._in_turn(request.body), deadlines)
+            body = request.body
+            if isinstance(body, Streamed):
+                body = self._in_turn(body)
+            await connection.perform(reader, head, body, deadlines)
         except BaseException:
             pool.drop(connection)
             raise
@@ -197,10 +200,8 @@ class Client:
         """Close the idle connections. Those in use close when their exchange ends."""
         self._pool.close()
 
-    def _in_turn(self, body: bytes | Streamed) -> bytes | Streamed:
+    def _in_turn(self, body: Streamed) -> Streamed:
         """A streamed body takes a turn for each piece, since that is one read of its source."""
-        if not isinstance(body, Streamed):
-            return body
         pull = body.pull
 
         async def pull_in_turn() -> bytes | None:

@@ -198,10 +198,11 @@ class Connection(asyncio.Protocol):
             if await self._send_parts(reader, body_parts(body, chunked=False), deadlines):
                 self.stage = Stage.SENT
         faults.reach("send.written")
-        if not reader.settled:
+        if deadlines.quiet_s is not None and not reader.settled:
             self._arm(self._until_quiet(deadlines))
-            while not reader.settled:
-                await self._wait()
+        while not reader.settled:
+            self._waiter = self._loop.create_future()  # as ``_wait``, which costs a coroutine
+            await self._waiter
         if deadlines.quiet_s is not None and not (reader.done or reader.fault):
             self._arm(deadlines.last)  # the body may pause for as long as it likes
             if self.stage < Stage.SENT:
@@ -426,10 +427,7 @@ class Connection(asyncio.Protocol):
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        await self._waiter
 
     def _wake(self) -> None:
         waiter = self._waiter

@@ -71,6 +71,8 @@ class Reading(http1.Http1Protocol):
         for cycle in self.begun:
             if not cycle.response_complete:
                 cycle.response_complete = True
+                if not cycle.keep_alive:
+                    self.transport.close()
                 scope, body = cycle.scope, cycle.body
                 cycle.on_response()
                 cycle.scope, cycle.body = scope, body
