@@ -141,8 +141,8 @@ class Cycle(RequestResponseCycle):
         """Of what was read for a request that is answered: the connection may lie idle for long.
         Its state stays, which says how what waits for the caller counts."""
         state: dict[str, Any] = self.scope["state"]
-        for own in ("hang_up", "whole_body"):
-            state.pop(own, None)
+        state.pop("hang_up", None)
+        state.pop("whole_body", None)
         self.scope = {"state": state}  # type: ignore[typeddict-item]
         self.body = bytearray()
 

@@ -404,7 +404,7 @@ class Http1Protocol(HttpToolsProtocol):
         return Head(line for line in headers if line[0] != b"expect")
 
     def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]
-        if self._crowded and self._over_limit() > 0:
+        if self._over_limit() > 0:
             cycle.keep_alive = False
             if cycle.scope["raw_path"] not in _FIXED:  # who looks after the process is let in
                 app = crowded_out

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 from gateway.core.headers import by_names, without
@@ -84,12 +86,17 @@ def fields(answer: Answer, *, head_only: bool = False) -> list[tuple[bytes, byte
     # RFC 9110 §6.6.1: whoever passes on a response without a Date adds when it came.
     dated, measured = _has(kept, None)
     if not dated:
-        headers.append((b"date", formatdate(usegmt=True).encode("ascii")))
+        headers.append((b"date", _date(int(time.time()))))
     if reset:
         headers.append((b"content-length", b"0"))
     elif not measured and _needs_length(answer, head_only=head_only):
         headers.append((b"content-length", b"%d" % len(answer.body)))
     return headers
+
+
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode("ascii")
 
 
 def _needs_length(answer: Answer, *, head_only: bool) -> bool:
