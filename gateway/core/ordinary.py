@@ -28,7 +28,7 @@ _REQUEST = re.compile(
 )
 
 _TOKEN = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_PRINTABLE_AND_BREAKS = bytes(range(0x20, 0x7F)) + b"\r\n"
+_PRINTABLE = bytes(range(0x20, 0x7F))
 
 _OTHER = frozenset(
     {
@@ -65,11 +65,9 @@ def read_request(data: bytes) -> OrdinaryRequest | None:
     head, body = data[:ends], data[ends + 4 :]
     line, *lines = head.split(b"\r\n")
     first = _REQUEST.fullmatch(line)
-    breaks = len(lines)
-    if first is None or breaks > _LINES or head.translate(None, _PRINTABLE_AND_BREAKS):
-        return None
-    if head.count(b"\n") != breaks or head.count(b"\r") != breaks:
-        return None  # a bare one
+    breaks = b"\r\n" * len(lines)
+    if first is None or len(lines) > _LINES or head.translate(None, _PRINTABLE) != breaks:
+        return None  # also where one of the two stands alone: the lines are then fewer
     pairs = []
     for line in lines:
         sent, _, content = line.partition(b": ")
