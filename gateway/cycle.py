@@ -79,6 +79,7 @@ class Cycle(RequestResponseCycle):
         else:
             event.set()
         self._tasks = of.tasks
+        self._loop = of.loop
         state: dict[str, Any] = of.scope["state"]
         state["hang_up"], state["whole_body"] = self._hang_up, self._whole_body
 
@@ -149,7 +150,7 @@ class Cycle(RequestResponseCycle):
     def _hang_up(self) -> asyncio.Future[None]:
         if self.flow.read_paused:
             self.flow.resume_reading()  # the end of the stream must reach us
-        self._gone = asyncio.get_running_loop().create_future()
+        self._gone = self._loop.create_future()
         if self.disconnected:
             self.lost()
         return self._gone

@@ -14,6 +14,7 @@ from collections import deque
 
 import httptools
 
+from gateway.core.headers import Head
 from gateway.core.model import Exchange, Fault, Response, Stage
 
 __all__ = ["DEFAULT_HEAD_LIMIT", "MAX_HEADER_LINES", "MAX_INTERIM", "ResponseReader"]
@@ -149,7 +150,8 @@ class ResponseReader:
         if not self.status:
             return Exchange(sent, None, self.fault)
         body = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
-        response = Response(self.status, tuple(self._headers), body)
+        # As a head, since it is asked some ten questions on its way.
+        response = Response(self.status, Head(self._headers), body)
         if self.oversize:
             return Exchange(Stage.STATUS_SEEN, response, None, True, self.close_delimited)
         stage = Stage.BODY_COMPLETE if self.done else Stage.STATUS_SEEN
