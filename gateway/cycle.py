@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -194,7 +194,7 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError("a field of the answer holds a control character")
         template, framing = _template(headers, None)
         more = b""
-        if self._framed([(name, values[at]) for name, at in framing]):
+        if self._framed(framing, values):
             self.keep_alive = False
         elif not self.keep_alive:
             more = b"connection: close\r\n"
@@ -204,10 +204,11 @@ class Cycle(RequestResponseCycle):
             more += b"transfer-encoding: chunked\r\n"
         return b"%b%b%b\r\n" % (STATUS_LINE[status], template % tuple(values), more)
 
-    def _framed(self, lines: Iterable[tuple[bytes, bytes]]) -> bool:
+    def _framed(self, framing: tuple[tuple[bytes, int], ...], values: list[bytes]) -> bool:
         """Take from its fields how the answer is framed; whether they close the connection."""
         closes = False
-        for name, value in lines:
+        for name, at in framing:
+            value = values[at]
             if name == b"content-length":
                 if self.chunked_encoding is None:
                     self.expected_content_length = int(value)

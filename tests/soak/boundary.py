@@ -13,6 +13,7 @@ _DERIVE = "tests/unit/policy/test_derive.py::"
 _BAD = "tests/e2e/test_bad_input.py::"
 _E2E = "tests/e2e/test_boundary.py::"
 _HTTP1 = "tests/e2e/test_http1.py::"
+_ORDINARY = "tests/unit/core/test_ordinary.py::"
 
 BOUNDARY = [
     Mutant(
@@ -115,6 +116,20 @@ BOUNDARY = [
         "    return _check_nominated(_NEVER_NAMED, headers)\n",
         "    return None\n",
         (f"{_DERIVE}test_connection_takes_away_nothing_that_somebody_depends_on",),
+    ),
+    Mutant(
+        "gateway/core/ordinary.py",
+        "a bare line end is for the parser",
+        "head.translate(None, _PRINTABLE) != breaks",
+        "head.translate(None, _PRINTABLE + breaks)",
+        (f"{_ORDINARY}test_whatever_else_is_for_the_parser",),
+    ),
+    Mutant(
+        "gateway/core/ordinary.py",
+        "what does not end with the read is for the parser",
+        'len(lengths) == 1 and lengths[0] == b"%d" % len(body)',
+        "len(lengths) == 1",
+        (f"{_ORDINARY}test_whatever_else_is_for_the_parser",),
     ),
     Mutant(
         "gateway/http1.py",
