@@ -56,28 +56,24 @@ class Cycle(RequestResponseCycle):
     def __init__(
         self,
         of: HttpToolsProtocol,
-        event: asyncio.Event,
         *,
         keep_alive: bool,
         expects: bool = False,
         body: bytes | None = None,
     ) -> None:
-        """``event``: of the connection, which has one request at a time. ``body``: all of it, where
-        it is in."""
+        """``body``: all of it, where it is in."""
         self.scope = of.scope
         self.transport = of.transport
         self.flow = of.flow
         self.logger = of.logger
-        self.message_event = event
+        self.message_event = asyncio.Event()
         self.on_response = of.on_response_complete
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expects
         self.body = bytearray() if body is None else body  # type: ignore[assignment]
         self.more_body = body is None
-        if body is None:
-            event.clear()
-        else:
-            event.set()
+        if body is not None:
+            self.message_event.set()
         self._tasks = of.tasks
         self._loop = of.loop
         state: dict[str, Any] = of.scope["state"]
@@ -111,6 +107,7 @@ class Cycle(RequestResponseCycle):
             self.on_response = _nothing
             if self.task is not None:
                 self._tasks.discard(self.task)
+                self.task = None
 
     def _see_whether_cut(self) -> None:
         if not self.response_started or self.disconnected:

@@ -87,7 +87,6 @@ class Http1Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._pieces: list[bytes] = []  # of a body, in this read
-        self._message_event = asyncio.Event()
 
     # -- from the connection
 
@@ -336,7 +335,7 @@ class Http1Protocol(HttpToolsProtocol):
         stays = version != "1.0" and not upgrades and self.parser.should_keep_alive()
         self.scope = self._scope(version, method.decode("ascii"), raw_path, query, headers)
         expects = self.expect_100_continue
-        self.cycle = Cycle(self, self._message_event, keep_alive=stays, expects=expects)
+        self.cycle = Cycle(self, keep_alive=stays, expects=expects)
         self._start_asgi_task(self.cycle, self.app)
 
     def _take(self, read: OrdinaryRequest) -> None:
@@ -348,7 +347,7 @@ class Http1Protocol(HttpToolsProtocol):
         self._lead = b""
         self._idle_bytes = 0
         self.scope = self._scope("1.1", read.method, read.path, read.query, read.headers)
-        self.cycle = cycle = Cycle(self, self._message_event, keep_alive=True, body=read.body)
+        self.cycle = cycle = Cycle(self, keep_alive=True, body=read.body)
         self._start_asgi_task(cycle, self.app)
         self._idle.left(self.transport)
 

@@ -51,7 +51,7 @@ class Reading(http1.Http1Protocol):
             (
                 {name: value for name, value in cycle.scope.items() if name != "state"},
                 *(bytes(cycle.body), cycle.more_body, cycle.keep_alive, cycle.disconnected),
-                cycle.waiting_for_100_continue,
+                *(cycle.waiting_for_100_continue, cycle.message_event.is_set()),
             )
             for cycle in self.begun
         ]
@@ -60,11 +60,7 @@ class Reading(http1.Http1Protocol):
         refused = b"".join(transport.written)[:12]
         awaited = self._awaited is not None
         closing = transport.is_closing()
-        return begun, refused, closing, awaited, self.message_event.is_set(), after
-
-    @property
-    def message_event(self) -> asyncio.Event:
-        return self._message_event
+        return begun, refused, closing, awaited, after
 
     def answer(self) -> None:
         """Whatever was begun is answered; what was seen of it stays."""
