@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -53,7 +53,7 @@ class Batcher(Generic[T, R]):
         self,
         send: Callable[[Sequence[T]], Awaitable[Sequence[R | None]]],
         alone: Callable[[T], Awaitable[R]],
-        about: Callable[[T], Iterable[Hashable]],
+        about: Callable[[T], tuple[Hashable, ...]],
         *,
         limit: int,
         beside: int,
@@ -82,12 +82,24 @@ class Batcher(Generic[T, R]):
         idle = self._holder is None and not self._waiting and self._on_their_way < BATCHES
         if idle and self._last == 1:
             return await self._lead(item)
-        member: _Member[T, R] = _Member(item, asyncio.get_running_loop().create_future())
-        self._waiting.append(member)
+        return await self._stand(item, idle=idle)
+
+    def begin(self, item: T) -> asyncio.Future[R]:
+        """As ``ask``, for who has no task to spare: mostly a place in the next batch is all that it
+        takes. What was begun goes on whether anybody waits for it or not."""
+        idle = self._holder is None and not self._waiting and self._on_their_way < BATCHES
+        if self._limit == 1 or self._weight(item) > BATCH_BYTES or (idle and self._last == 1):
+            return self._tasks.spawn(self.ask(item))
+        return self._stand(item, idle=idle)
+
+    def _stand(self, item: T, *, idle: bool) -> asyncio.Future[R]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
+        self._waiting.append(_Member(item, answer))
         if idle:
             # Callers were answered together, so they come together: the first must not leave alone.
-            self._holder = asyncio.get_running_loop().call_soon(self._pass_on)
-        return await member.answer
+            self._holder = loop.call_soon(self._pass_on)
+        return answer
 
     async def alone(self, item: T) -> R:
         """The answer to ``item``, beside the lane: a repeat, so that what made its first try fail
@@ -151,13 +163,13 @@ class Batcher(Generic[T, R]):
             member = self._waiting.popleft()
             if member.answer.done():  # it left
                 continue
-            own, size = set(self._about(member.item)), self._weight(member.item)
+            own, size = self._about(member.item), self._weight(member.item)
             if names.isdisjoint(own) and size <= left:
                 batch.append(member)
                 left -= size
             else:
                 kept.append(member)
-            names |= own  # of those that are kept too: whoever comes behind them stays behind
+            names.update(own)  # of those that are kept too: whoever comes behind them stays behind
         self._waiting.extendleft(reversed(kept))
         return batch
 

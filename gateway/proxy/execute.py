@@ -165,20 +165,29 @@ class Executor:
     ) -> tuple[Plan, Admitted] | Answer:
         """Admit in turn; an answer where the database did not. Waiting for the turn takes nothing
         of the attempt's time. It ends with the caller's own patience, but never at once."""
-        recalled = _recalled(await self.recalling.before(call), trace)
-        if recalled is not None:
-            return recalled
-        patience = max(wait_until - self.clock(), ADMIT_TURN_S)
-        until = asyncio.get_running_loop().time() + patience
+        if self.recalling.store_away:
+            recalled = _recalled(await self.recalling.before(call), trace)
+            if recalled is not None:
+                return recalled
         try:
-            async with self.line.turn(call.command, call.flight, until):
+            turn = self.line.at_once(call.command)
+            if turn is None:
+                turn = await self._in_line(call, wait_until)
+            try:
                 limits = plan(self.clock(), call.rules)
                 return limits, await self._admit(call, limits, trace)
+            finally:
+                self.line.leave(turn)
         except StoreUnavailable as error:
             recalled = _recalled(await self.recalling.instead(call), trace)
             return recalled or _store_unavailable(call, error)
         except (Late, Full) as none:
             return _overloaded(call, str(none))
+
+    async def _in_line(self, call: Call, wait_until: float) -> Topic:
+        patience = max(wait_until - self.clock(), ADMIT_TURN_S)
+        until = asyncio.get_running_loop().time() + patience
+        return await self.line.wait(call.command, call.flight, until)
 
     async def _admit(self, call: Call, limits: Plan, trace: Trace) -> Admitted:
         lost_until: float | None = None
@@ -358,8 +367,8 @@ class Executor:
                     return self._not_recorded(call)
                 return self._relay(call, transfer, outcome)
             case Answered(response, kept):
-                settled = self._settle(Settle(call.command, response, kept), trace, call)
-                if not await self._until(limits, self.background.spawn(settled)):
+                settle = Settle(call.command, response, kept)
+                if not await self._record(call, settle, limits, trace):
                     transfer.close()
                     return self._not_recorded(call)
                 return self._relay(call, transfer, outcome)
@@ -384,14 +393,44 @@ class Executor:
         transfer.close()
         return relay(outcome.response, label)
 
+    async def _record(self, call: Call, settle: Settle, limits: Plan, trace: Trace) -> bool:
+        """Record an answer before its caller hears it, by the command's deadline. Mostly one try
+        does; where it fails, or lasts longer than this call, a task of its own goes on with it."""
+        began = self.clock()
+        first = self.settler.begin(settle)
+        try:
+            await first_of(first, within_s=max(limits.settled - began, 0))
+        except asyncio.CancelledError:
+            self.background.spawn(self._settle(settle, trace, call, first))
+            raise
+        if first.done() and not first.cancelled() and first.exception() is None:
+            self._settled(settle, first.result(), self.clock() - began, trace, call)
+            return True
+        settled = self._settle(settle, trace, call, first)
+        return await self._until(limits, self.background.spawn(settled))
+
     async def _settle(
-        self, settle: Settle, trace: Trace | None = None, call: Call | None = None
+        self,
+        settle: Settle,
+        trace: Trace | None = None,
+        call: Call | None = None,
+        begun: asyncio.Future[SettleResult] | None = None,
+    ) -> None:
+        """``begun``: the first try, where it has been. Else as ``_settled``."""
+        began = self.clock()
+        result = await self.settler.settle(settle, begun)
+        self._settled(settle, result, self.clock() - began, trace, call)
+
+    def _settled(
+        self,
+        settle: Settle,
+        result: SettleResult,
+        settle_s: float,
+        trace: Trace | None,
+        call: Call | None,
     ) -> None:
         """``call``: whose answer in time this is, if it is one."""
-        began = self.clock()
-        result = await self.settler.settle(settle)
-        settle_s = self.clock() - began
-        self._changed(settle.command)
+        self.room.changed(settle.command)
         if trace is not None:
             trace.result, trace.settle_s = result, settle_s
         if call is not None and trace is not None and result == "settled":
@@ -403,16 +442,12 @@ class Executor:
     ) -> None:
         command = call.command
         await self.settler.release(Release(command, reason, heard))
-        self._changed(command)
+        self.room.changed(command)
         self._abandon(command, lost_until)
 
     async def _hold(self, call: Call, hold: Hold) -> None:
         await self.settler.hold(hold)
-        self._changed(call.command)
-
-    def _changed(self, command: Command) -> None:
-        self.room.wake(Key(command.tenant, command.key_digest))
-        self.room.wake(Entity(command.tenant, command.entity))
+        self.room.changed(call.command)
 
     async def _until(self, limits: Plan, recording: asyncio.Task[None]) -> bool:
         """Wait for a recording until the command's deadline; it goes on behind that."""
@@ -436,7 +471,7 @@ class Executor:
         if left > 0:
             await asyncio.sleep(left)
             await self.settler.release(release)
-        self._changed(command)
+        self.room.changed(command)
 
     async def _hold_lost(self, call: Call, lost_until: float) -> None:
         """A take-over that was given up may have taken effect, or may until ``lost_until``: nothing

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.core.command import Command
@@ -50,25 +48,30 @@ class Line:
         """How many wait."""
         return self._places.used
 
-    @asynccontextmanager
-    async def turn(self, command: Command, flight: Flight, until: float) -> AsyncIterator[None]:
-        """Ask within the block. While it waits, the call is not in flight. ``until``: on the loop's
-        clock. Raises ``Late``, and ``Full``."""
+    def at_once(self, command: Command) -> Topic | None:
+        """A turn, where nobody is before; who got one leaves it."""
         about = _about(command)
-        if self._free and about not in self._behind and not self._next:
-            self._free -= 1
-            self._behind[about] = deque()
-        else:
-            flight.rest()
-            try:
-                await self._wait(about, until)
-            finally:
-                flight.go_on()
+        if not self._free or about in self._behind or self._next:
+            return None
+        self._free -= 1
+        self._behind[about] = deque()
+        return about
+
+    async def wait(self, command: Command, flight: Flight, until: float) -> Topic:
+        """A turn behind the others. While it waits, the call is not in flight. ``until``: on the
+        loop's clock. Raises ``Late``, and ``Full``."""
+        about = _about(command)
+        flight.rest()
         try:
-            yield
+            await self._wait(about, until)
         finally:
-            self._free += 1
-            self._follow(about)
+            flight.go_on()
+        return about
+
+    def leave(self, about: Topic) -> None:
+        """Whoever had a turn has asked."""
+        self._free += 1
+        self._follow(about)
 
     async def _wait(self, about: Topic, until: float) -> None:
         if not self._places.fits(about.tenant):

@@ -17,12 +17,13 @@ class Recalling:
 
     def __init__(self, cache: Cache | None = None) -> None:
         self._cache = cache
-        self._store_away = False
+        self.store_away = False
+        """Whether the store failed whoever asked it last."""
 
     def learn(self, call: Call, admitted: Admitted) -> None:
         """What the store said of the entity's fences, and of an answer."""
         command, decision = call.command, admitted.decision
-        self._store_away = False
+        self.store_away = False
         if self._cache is None:
             return
         self._cache.saw(command, _mark(command, decision))
@@ -40,14 +41,14 @@ class Recalling:
             self._cache.keep(settle, call.principal, call.rules.cache_s)
 
     async def before(self, call: Call) -> Response | None:
-        """What another process has put into the shared cache, where the store failed whoever asked
-        it last: a silent one is waited for until the send deadline."""
-        return await self._ask(call) if self._store_away else None
+        """What another process has put into the shared cache; to be asked while ``store_away``,
+        for a silent store is waited for until the send deadline."""
+        return await self._ask(call)
 
     async def instead(self, call: Call) -> Response | None:
         """The same, where the store has just failed. While it answers, it is asked alone: it must
         be for a new command, and for a repeated one it costs no more."""
-        self._store_away = True
+        self.store_away = True
         return await self._ask(call)
 
     async def _ask(self, call: Call) -> Response | None:

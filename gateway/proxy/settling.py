@@ -64,14 +64,23 @@ class Settler:
             weight=weight_of_settle,
         )
 
-    async def settle(self, settle: Settle) -> SettleResult:
+    def begin(self, settle: Settle) -> asyncio.Future[SettleResult]:
+        """The first try; it goes on whether anybody waits for it or not. Where it fails, or nobody
+        does, ``settle`` goes on with it."""
+        return self._batches.begin(settle)
+
+    async def settle(
+        self, settle: Settle, begun: asyncio.Future[SettleResult] | None = None
+    ) -> SettleResult:
+        """``begun``: the first try, where it has been."""
         silent = 0
         ask = self._batches.ask
 
         async def work() -> SettleResult:
-            nonlocal settle, silent, ask
+            nonlocal settle, silent, ask, begun
+            first, begun = begun, None
             try:
-                return await ask(settle)
+                return await (ask(settle) if first is None else first)
             except (AnswerLost, StoreUnavailable) as error:
                 ask = self._batches.alone
                 silent += isinstance(error, AnswerLost) or error.code == _TIMED_OUT

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from gateway.core.value import value
+from gateway.core.command import Command
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.observe import log
 from gateway.proxy.shares import Several, Share, alone
@@ -26,16 +27,15 @@ POLL_S = 0.1
 cheap statement per process."""
 
 
-@value(frozen=True, slots=True)
-class Key:
+# Tuples, whose hash costs no call: each command is looked up by them several times.
+class Key(NamedTuple):
     """A waited-for key; a change of it wakes all who wait: each gets the recorded answer."""
 
     tenant: int
     digest: bytes
 
 
-@value(frozen=True, slots=True)
-class Entity:
+class Entity(NamedTuple):
     """A waited-for entity; a change of it wakes one: only one can take the slot."""
 
     tenant: int
@@ -121,6 +121,12 @@ class WaitRoom:
     @property
     def closing(self) -> bool:
         return self._closing.is_set()
+
+    def changed(self, command: Command) -> None:
+        """Wake whom a change of ``command`` concerns."""
+        if self._queues:
+            self.wake(Key(command.tenant, command.key_digest))
+            self.wake(Entity(command.tenant, command.entity))
 
     def wake(self, topic: Topic) -> None:
         """A change of ``topic``: wake all who wait for a key, the first who waits for an entity."""

@@ -402,8 +402,8 @@ _PROXY = [
     Mutant(
         "gateway/proxy/execute.py",
         "an answer is recorded before the caller hears it",
-        "if not await self._until(limits, self.background.spawn(settled)):",
-        "if not self.background.spawn(settled):",
+        "if not await self._record(call, settle, limits, trace):",
+        "if not self._record(call, settle, limits, trace):",
         (f"{_EXECUTE}test_a_bug_while_recording_is_raised_and_nothing_is_relayed",),
     ),
     Mutant(

@@ -38,13 +38,14 @@ class Desk:
         flight = Flight(made.tenant, (self.share,))
         until = asyncio.get_running_loop().time() + wait_s
         try:
-            async with self.line.turn(made, flight, until):
-                self.order.append(name)
-                self.asking[name] = asyncio.Event()
-                try:
-                    await self.asking[name].wait()
-                finally:
-                    del self.asking[name]
+            about = self.line.at_once(made) or await self.line.wait(made, flight, until)
+            self.order.append(name)
+            self.asking[name] = asyncio.Event()
+            try:
+                await self.asking[name].wait()
+            finally:
+                del self.asking[name]
+                self.line.leave(about)
         finally:
             flight.rest()
         return name
