@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 from uuid import UUID
 
 from gateway.core.command import Command
+from gateway.core.value import value
 
 __all__ = ["MAX_AGE_S", "RECENT", "SAMPLED", "Acknowledged", "KeptCommand", "KeptMark", "Ring"]
 
@@ -52,11 +52,14 @@ class Ring(Generic[K, V]):
 
     def put(self, key: K, value: V, now: float) -> None:
         """Keep ``value`` as the latest."""
-        self._sampled.pop(key, None)
-        self._recent[key] = (now, value)
-        self._recent.move_to_end(key)
-        if len(self._recent) > self._limits[0]:
-            old, (at, what) = self._recent.popitem(last=False)
+        recent = self._recent
+        if key in recent:
+            recent.move_to_end(key)
+        elif key in self._sampled:
+            del self._sampled[key]
+        recent[key] = (now, value)
+        if len(recent) > self._limits[0]:
+            old, (at, what) = recent.popitem(last=False)
             self._thin_out(old, what, at)
 
     def drop(self, key: K) -> None:
@@ -66,10 +69,10 @@ class Ring(Generic[K, V]):
     def latest_first(self, now: float) -> Iterator[V]:
         """What is not older than ``MAX_AGE_S``."""
         for kept in (self._recent, self._sampled):
-            for at, value in reversed(kept.values()):
+            for at, what in reversed(kept.values()):
                 if now - at > MAX_AGE_S:
                     return
-                yield value
+                yield what
 
     def _thin_out(self, key: K, value: V, at: float) -> None:
         if self._sampled_at is not None and at - self._sampled_at < self._every_s:
@@ -80,7 +83,7 @@ class Ring(Generic[K, V]):
             self._sampled.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class KeptCommand:
     """A command that was admitted here, or taken over from the attempts ``earlier``, the oldest
     first; ``status`` once it was settled."""
@@ -90,7 +93,7 @@ class KeptCommand:
     earlier: tuple[UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class KeptMark:
     """A high-water mark that was answered. ``issued``: it was issued here."""
 
@@ -104,30 +107,31 @@ class Acknowledged:
     """The memory of one process. ``now``: seconds, monotonic, counting suspend."""
 
     def __init__(self) -> None:
-        self._commands: Ring[UUID, KeptCommand] = Ring()
+        # By the attempts' numbers: a UUID takes a call to be hashed, and one to be compared.
+        self._commands: Ring[int, KeptCommand] = Ring()
         self._marks: Ring[tuple[int, str], KeptMark] = Ring()
 
     def __len__(self) -> int:
         return len(self._commands) + len(self._marks)
 
     def admitted(self, command: Command, now: float) -> None:
-        self._commands.put(command.attempt, KeptCommand(command, None), now)
+        self._commands.put(command.attempt.int, KeptCommand(command, None), now)
 
     def taken_over(self, command: Command, earlier: tuple[UUID, ...], now: float) -> None:
         """``command.attempt`` stands in place of the last of ``earlier``, whose row it is no more,
         and knows of those before it: whoever sent them may remember them only as their own."""
         for attempt in earlier:
-            self._commands.drop(attempt)
-        self._commands.put(command.attempt, KeptCommand(command, None, earlier), now)
+            self._commands.drop(attempt.int)
+        self._commands.put(command.attempt.int, KeptCommand(command, None, earlier), now)
 
     def settled(self, command: Command, status: int, now: float) -> None:
-        known = self._commands.get(command.attempt)
+        known = self._commands.get(command.attempt.int)
         earlier = () if known is None else known.earlier
-        self._commands.put(command.attempt, KeptCommand(command, status, earlier), now)
+        self._commands.put(command.attempt.int, KeptCommand(command, status, earlier), now)
 
     def gone(self, attempt: UUID) -> None:
         """Its row is not this attempt's any more, rightly."""
-        self._commands.drop(attempt)
+        self._commands.drop(attempt.int)
 
     def mark(self, tenant: int, entity: str, fence: int, now: float, *, issued: bool) -> None:
         """A mark was answered; a lower one than is known was answered before it."""

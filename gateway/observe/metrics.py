@@ -6,6 +6,7 @@ else comes from this package's own lists. Nothing that a caller sends can add a 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Literal, get_args
@@ -32,6 +33,8 @@ Asked = Literal["hit", "miss", "failed"]
 Wrote = Literal["written", "failed", "dropped"]
 Kept = Literal["bodies", "keys", "audit", "jobs", "job_keys", "given_back", "entities"]
 
+Counted = defaultdict[tuple[Counter, *tuple[str, ...]], int]
+
 _NO_POLICY = "none"
 """Label of requests that no policy covers, or that were refused before one was looked for."""
 
@@ -49,7 +52,8 @@ class Metrics:
     def __init__(self, policies: Iterable[str] = (), labels: Labels = NO_LABELS) -> None:
         self._policies = frozenset(policies)
         self._registry = CollectorRegistry()
-        self._counted: dict[tuple[Counter, *tuple[str, ...]], int] = {}
+        # A counter hears of it when it is rendered: it takes a lock, and looks its labels up.
+        self._counted: Counted = defaultdict(int)
         self._requests = self._counter(
             "requests", "Requests answered, by outcome.", "policy", "outcome"
         )
@@ -96,16 +100,16 @@ class Metrics:
 
     def request(self, policy: str | None, outcome: RequestOutcome) -> None:
         """One request was answered."""
-        self._count(self._requests, self._known(policy), outcome)
+        self._counted[self._requests, self._known(policy), outcome] += 1
 
     def problem(self, kind: ProblemType) -> None:
         """One problem document was sent."""
-        self._count(self._problems, kind)
+        self._counted[self._problems, kind] += 1
 
     def decided(self, policy: str | None, decision: Decision, admit_s: float) -> None:
         """One command was decided; ``admit_s`` seconds from asking to knowing."""
         known = self._known(policy)
-        self._count(self._decisions, known, type(decision).__name__)
+        self._counted[self._decisions, known, type(decision).__name__] += 1
         self._admit.observe(known, admit_s)
 
     def sent(self, policy: str | None, send_s: float) -> None:
@@ -114,7 +118,7 @@ class Metrics:
 
     def settled(self, policy: str | None, result: SettleResult, settle_s: float) -> None:
         """One response was recorded. Counts late evidence and suspected duplicates as well."""
-        self._count(self._settles, result)
+        self._counted[self._settles, result] += 1
         self._settle.observe(self._known(policy), settle_s)
         if result in ("late", "contradicts", "resolved"):
             self._late.inc()
@@ -180,15 +184,10 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """The exposition document and its content type."""
-        counted, self._counted = self._counted, {}
+        counted, self._counted = self._counted, defaultdict(int)
         for (counter, *labels), count in counted.items():
             counter.labels(*labels).inc(count)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
-
-    def _count(self, counter: Counter, *labels: str) -> None:
-        """One more, which the counter itself hears of when it is rendered: it would take a lock and
-        look its labels up at each."""
-        self._counted[counter, *labels] = self._counted.get((counter, *labels), 0) + 1
 
     def _known(self, policy: str | None) -> str:
         return policy if policy in self._policies and policy is not None else _NO_POLICY

@@ -170,6 +170,16 @@ class Journal:
         self, done: Admissible, trace: Trace, status: int, outcome: str, problem: str | None
     ) -> None:
         command = trace.command or done.call.command
+        upstream_status = _status(trace.exchange)
+        answered = type(trace.decision) is Forward and trace.result is not None
+        ordinary = answered and outcome == "applied" and problem is None and trace.wait_s is None
+        if ordinary and upstream_status is not None:
+            written = log.applied(
+                *(command.request_id, status, done.identity.caller, done.call.tenant_name, command),
+                *(upstream_status, (trace.total_s, trace.admit_s, trace.send_s, trace.settle_s)),
+            )
+            if written:
+                return
         log.decision(
             log.Decided(
                 request_id=command.request_id,
@@ -188,7 +198,7 @@ class Journal:
                 decision=type(trace.decision).__name__ if trace.decision else None,
                 problem=problem,
                 attempt=str(command.attempt) if trace.cache is None else None,
-                upstream_status=_status(trace.exchange),
+                upstream_status=upstream_status,
                 duration_ms=_ms(trace.total_s),
                 admit_ms=_ms(trace.admit_s) if trace.cache is None else None,
                 wait_ms=_ms(trace.wait_s) if trace.wait_s is not None else None,

@@ -6,6 +6,7 @@ A batch holds at most one command per key and per entity. N = 1 is the ordinary 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, cast
 from uuid import UUID
 
@@ -27,6 +28,15 @@ _SQL = load("commands")
 
 _ELSEWHERE = "elsewhere"
 """In place of a state: somebody else has locked the entity."""
+
+
+_PARAMETERS = attrgetter(
+    *("tenant", "key_digest", "key", "policy", "entity", "fingerprint", "rules", "fence"),
+    *("attempt", "principal", "request_id", "serial", "unknown", "upstream_key"),
+    *("upstream_digest", "deadline_ms", "settle_delay_s", "response_days", "key_days", "outline"),
+    *("issuer_here", "probe_target"),
+)
+"""Of admit, in its order."""
 
 
 class CommandStore:
@@ -213,32 +223,9 @@ def _check_batch(commands: Sequence[Command]) -> None:
         raise ValueError("a batch holds at most one command per key and per entity")
 
 
-def _columns(commands: Sequence[Command]) -> tuple[list[Any], ...]:
+def _columns(commands: Sequence[Command]) -> tuple[tuple[Any, ...], ...]:
     """The parameters of admit, in its order."""
-    return (
-        [c.tenant for c in commands],
-        [c.key_digest for c in commands],
-        [c.key for c in commands],
-        [c.policy for c in commands],
-        [c.entity for c in commands],
-        [c.fingerprint for c in commands],
-        [c.rules for c in commands],
-        [c.fence for c in commands],
-        [c.attempt for c in commands],
-        [c.principal for c in commands],
-        [c.request_id for c in commands],
-        [c.serial for c in commands],
-        [c.unknown for c in commands],
-        [c.upstream_key for c in commands],
-        [c.upstream_digest for c in commands],
-        [c.deadline_ms for c in commands],
-        [c.settle_delay_s for c in commands],
-        [c.response_days for c in commands],
-        [c.key_days for c in commands],
-        [c.outline for c in commands],
-        [c.issuer_here for c in commands],
-        [c.probe_target for c in commands],
-    )
+    return tuple(zip(*map(_PARAMETERS, commands), strict=True))
 
 
 def _body(settle: Settle) -> bytes | None:
@@ -256,19 +243,17 @@ def _found(commands: Sequence[Command], rows: Sequence[asyncpg.Record]) -> list[
 
 def _fresh(command: Command) -> Facts:
     mark = 0 if command.serial and command.fence is None else command.fence
+    attempt, unknown = command.attempt, cast(UnknownMode, command.unknown)
+    # By position: each is made for every command, and names cost a dictionary.
     known = Known(
-        *(command.attempt, "in-flight"),
-        same=True,
-        remaining_ms=command.deadline_ms,
-        unknown=cast(UnknownMode, command.unknown),
-        upstream_key=command.upstream_key,
-        account_same=True,
-    )
+        attempt, "in-flight", True, command.deadline_ms, None, None, None, None, unknown, 0,
+        command.upstream_key, True,
+    )  # fmt: skip
+    probes = command.probe_target is not None
     return Facts(
-        *(command.attempt, command.fence, mark, known, None, None, command.issuer_here),
-        resend_within_ms=command.resend_within_ms,
-        probes=command.probe_target is not None,
-    )
+        attempt, command.fence, mark, known, None, None, command.issuer_here,
+        command.resend_within_ms, probes,
+    )  # fmt: skip
 
 
 def _facts(command: Command, row: asyncpg.Record) -> Facts:

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observe.log import Decided, configure, decision, event
+from gateway.core.value import altered
+from gateway.observe.log import VALUE_LIMIT, Decided, applied, configure, decision, event
+from tests.kit.commands import attempt, command
+
+Seconds = tuple[float, float, float, float]
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +110,51 @@ def test_a_decision_is_the_line_that_the_formatter_would_make(decided: Decided) 
     assert own[stamp:] == usual[stamp:]
     assert own[:10] == usual[:10]
     assert own[stamp - 2 : stamp] == 'Z"'
+
+
+@given(
+    st.text(max_size=VALUE_LIMIT),
+    st.text(),
+    st.none() | st.text(),
+    st.none() | st.integers(0, 2**63),
+    st.tuples(*[st.floats(0, 1e6)] * 4),
+)
+def test_the_line_of_what_was_applied_says_what_a_decision_says(
+    entity: str, principal: str, caller: str | None, fence: int | None, seconds: Seconds
+) -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    made = altered(
+        command(by=attempt(1), entity=entity, fence=fence, policy="p/q"), principal=principal
+    )
+    written = applied("r-1", 201, caller, "t\n", made, 202, seconds)
+    assert written == (len(entity) + len(principal) <= VALUE_LIMIT)
+    total, admit, send, settle = (round(each * 1000, 3) for each in seconds)
+    decision(
+        Decided(
+            request_id="r-1",
+            status=201,
+            outcome="applied",
+            caller=caller,
+            tenant="t\n",
+            principal=principal,
+            policy="p/q",
+            entity=entity,
+            key_digest=made.key_digest.hex(),
+            fence=fence,
+            decision="Forward",
+            attempt=str(made.attempt),
+            upstream_status=202,
+            duration_ms=total,
+            admit_ms=admit,
+            send_ms=send,
+            settle_ms=settle,
+        )
+    )
+    *own, usual = lines(stream)
+    if written:
+        assert list(own[0]) == list(usual)
+        assert own[0] | {"time": ""} == usual | {"time": ""}
 
 
 def test_the_level_is_kept_and_other_libraries_speak_json_too() -> None:
