@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -53,7 +53,7 @@ class Batcher(Generic[T, R]):
         self,
         send: Callable[[Sequence[T]], Awaitable[Sequence[R | None]]],
         alone: Callable[[T], Awaitable[R]],
-        about: Callable[[T], tuple[Hashable, ...]],
+        about: Callable[[T], Collection[Hashable]],
         *,
         limit: int,
         beside: int,
@@ -71,26 +71,34 @@ class Batcher(Generic[T, R]):
         self._on_their_way = 0
         self._tasks = Background()
 
-    async def ask(self, item: T) -> R:
+    def ask(self, item: T) -> Awaitable[R]:
         """The answer to ``item``, sent with others where others are on their way.
 
-        Raises what ``send`` does; where that can be another item's fault, ``item`` was asked again
-        alone before. Who is cancelled before its batch has left was never sent.
+        To be awaited at once. Raises what ``send`` does; where that can be another item's fault,
+        ``item`` was asked again alone before. Who is cancelled before its batch has left was never
+        sent.
         """
         if self._limit == 1 or self._weight(item) > BATCH_BYTES:
-            return await self.alone(item)
-        idle = self._holder is None and not self._waiting and self._on_their_way < BATCHES
+            return self.alone(item)
+        idle = self._idle
         if idle and self._last == 1:
-            return await self._lead(item)
-        return await self._stand(item, idle=idle)
+            return self._lead(item)
+        return self._stand(item, idle=idle)
 
     def begin(self, item: T) -> asyncio.Future[R]:
         """As ``ask``, for who has no task to spare: mostly a place in the next batch is all that it
         takes. What was begun goes on whether anybody waits for it or not."""
-        idle = self._holder is None and not self._waiting and self._on_their_way < BATCHES
+        idle = self._idle
         if self._limit == 1 or self._weight(item) > BATCH_BYTES or (idle and self._last == 1):
-            return self._tasks.spawn(self.ask(item))
+            return self._tasks.spawn(self._asked(item))
         return self._stand(item, idle=idle)
+
+    async def _asked(self, item: T) -> R:
+        return await self.ask(item)
+
+    @property
+    def _idle(self) -> bool:
+        return self._holder is None and not self._waiting and self._on_their_way < BATCHES
 
     def _stand(self, item: T, *, idle: bool) -> asyncio.Future[R]:
         loop = asyncio.get_running_loop()

@@ -71,10 +71,10 @@ class Endpoint:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         begun = False
 
-        async def noted(message: Message) -> None:
+        def noted(message: Message) -> Awaitable[None]:
             nonlocal begun
             begun = True
-            await send(message)
+            return send(message)
 
         try:
             await self._serve(scope, receive, noted)
@@ -89,6 +89,8 @@ class Endpoint:
     async def _serve(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         taken = await self._intake.take(scope, receive, self._at_a_limit)
         match taken:
+            case Admissible():  # first, as nearly all are
+                await self._execute(taken, scope, receive, send)
             case Gone():
                 return
             case Refused():
@@ -99,8 +101,6 @@ class Endpoint:
                 answer = replay(taken.recall.response, "answer", compared=True)
                 self._journal.recalled(taken, answer)
                 await respond(answer, send)
-            case Admissible():
-                await self._execute(taken, scope, receive, send)
 
     async def _refuse(
         self, refused: Refused, scope: Mapping[str, Any], receive: Receive, send: Send

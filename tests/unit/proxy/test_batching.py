@@ -13,6 +13,7 @@ import pytest
 from gateway.errors import AnswerLost, StoreUnavailable
 from gateway.limits import BATCH_BYTES
 from gateway.proxy import batching
+from gateway.proxy.background import first_of
 from gateway.proxy.batching import Batcher
 from tests.unit.proxy.rig import run, until
 
@@ -61,8 +62,10 @@ class Desk:
         return 10 * item.number if answer is None else answer
 
     def ask(self, number: int, *about: str, size: int = 0) -> asyncio.Task[int]:
-        item = Item(number, frozenset(about), size)
-        return asyncio.ensure_future(self.batcher.ask(item))
+        return asyncio.ensure_future(asked(self.batcher, Item(number, frozenset(about), size)))
+
+    def begin(self, number: int, *about: str) -> asyncio.Future[int]:
+        return self.batcher.begin(Item(number, frozenset(about)))
 
     @property
     def open(self) -> list[Trip]:
@@ -71,6 +74,11 @@ class Desk:
     @property
     def numbers(self) -> list[list[int]]:
         return [[item.number for item in trip.items] for trip in self.sent]
+
+
+async def asked(batcher: Batcher[Item, int], item: Item) -> int:
+    """As a task of its own asks."""
+    return await batcher.ask(item)
 
 
 def end(trip: Trip, error: Exception | None = None) -> None:
@@ -95,10 +103,25 @@ async def end_all(desk: Desk) -> None:
 def test_who_finds_the_lane_idle_is_sent_before_anything_else_runs() -> None:
     async def main() -> None:
         desk = Desk()
-        asked = desk.batcher.ask(Item(1))
-        asked.send(None)  # type: ignore[attr-defined]  # one step of the caller's own task
+        step = asked(desk.batcher, Item(1))
+        step.send(None)  # one step of the caller's own task
         assert desk.numbers == [[1]]
-        asked.close()
+        step.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_what_was_begun_goes_on_whoever_waits_for_it(limit: int) -> None:
+    async def main() -> None:
+        desk = Desk(limit=limit)
+        begun = [desk.begin(number) for number in range(3)]
+        first = asyncio.ensure_future(first_of(begun[2]))
+        await settled()
+        first.cancel()
+        await end_all(desk)
+        assert [await each for each in begun] == [0, 10, 20]
+        assert sorted(number for trip in desk.numbers for number in trip) == [0, 1, 2]
 
     run(main())
 
@@ -204,8 +227,9 @@ def test_a_mistake_in_carrying_one_out_fails_that_one() -> None:
             return 10 // item.number
 
         batcher: Batcher[Item, int] = Batcher(send, alone, lambda _: (), limit=9, beside=1)
-        asked = [asyncio.ensure_future(batcher.ask(Item(number))) for number in (1, 2, 0, 5)]
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        numbers = (1, 2, 0, 5)
+        answers = [asyncio.ensure_future(asked(batcher, Item(number))) for number in numbers]
+        found = await asyncio.gather(*answers, return_exceptions=True)
         assert (found[:2], found[3]) == ([10, 5], 2)
         assert isinstance(found[2], ZeroDivisionError)
 
@@ -347,11 +371,12 @@ ERRORS: list[Callable[[], Exception | None]] = [
 ]
 
 
-async def ask_many(desk: Desk, chance: random.Random, count: int) -> list[asyncio.Task[int]]:
+async def ask_many(desk: Desk, chance: random.Random, count: int) -> list[asyncio.Future[int]]:
     """Callers that come, leave and are answered at any moment."""
-    asked: list[asyncio.Task[int]] = []
+    asked: list[asyncio.Future[int]] = []
+    ask = chance.choice((desk.ask, desk.begin))
     for number in range(count):
-        asked.append(desk.ask(number, *chance.sample("abcdef", chance.randint(0, 2))))
+        asked.append(ask(number, *chance.sample("abcdef", chance.randint(0, 2))))
         for _ in range(chance.choice((0, 0, 1, 3))):
             await asyncio.sleep(0)
         if chance.random() < 0.1:
