@@ -7,6 +7,7 @@ all. JSON in plain ASCII escapes every control character, so no value from outsi
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -208,13 +209,35 @@ def _second(at: int) -> str:
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Where all lines go, one write for each."""
+    """Where all lines go: those of decisions in one write for each turn of the event loop, since
+    a write costs more than its line; any other at once, and what waits before it. So whoever is
+    killed loses the decisions of a turn at most, which is milliseconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._waiting: list[str] = []
 
     def write(self, line: str) -> None:
         """``line`` ends itself. What cannot be written is lost, as with any other line."""
-        with self.lock or nullcontext(), suppress(OSError, ValueError):
-            self.stream.write(line)
+        self._waiting.append(line)
+        if len(self._waiting) > 1:
+            return  # whoever came first has asked for the turn's end
+        try:
+            asyncio.get_running_loop().call_soon(self.flush)
+        except RuntimeError:  # no loop: nobody else would write it
             self.flush()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.flush()
+        super().emit(record)
+
+    def flush(self) -> None:
+        """Also by ``logging`` itself as the process ends."""
+        with self.lock or nullcontext(), suppress(OSError, ValueError):
+            if self._waiting:
+                lines, self._waiting = self._waiting, []
+                self.stream.write("".join(lines))
+            super().flush()
 
 
 class _JsonFormatter(logging.Formatter):

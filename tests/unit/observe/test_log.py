@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -155,6 +156,27 @@ def test_the_line_of_what_was_applied_says_what_a_decision_says(
     if written:
         assert list(own[0]) == list(usual)
         assert own[0] | {"time": ""} == usual | {"time": ""}
+
+
+def test_decisions_are_written_as_the_turn_ends_and_nothing_overtakes_them() -> None:
+    stream = io.StringIO()
+
+    async def main() -> None:
+        for number in (1, 2):
+            decision(Decided(request_id=f"r-{number}", status=200, outcome="applied"))
+        assert stream.getvalue() == ""
+        event("alarm", level="error")
+        decision(Decided(request_id="r-3", status=200, outcome="applied"))
+        assert len(lines(stream)) == 3
+        await asyncio.sleep(0)
+        assert len(lines(stream)) == 4
+        decision(Decided(request_id="r-4", status=200, outcome="applied"))
+
+    configure("info", stream)
+    asyncio.run(main())
+    logging.getLogger().handlers[0].flush()  # as at the end of the process
+    ids = [line.get("request_id") for line in lines(stream)]
+    assert ids == ["r-1", "r-2", None, "r-3", "r-4"]
 
 
 def test_the_level_is_kept_and_other_libraries_speak_json_too() -> None:
