@@ -86,8 +86,8 @@ BATCHES = [
     Mutant(
         _PY,
         "who shares one with an earlier command comes behind it",
-        "                kept.append(member)\n            names |= own",
-        "                kept.append(member)\n                continue\n            names |= own",
+        "kept.append(member)\n            names.update(own)",
+        "kept.append(member)\n                continue\n            names.update(own)",
         (f"{_FORMED}test_who_shares_a_name_comes_behind_and_others_pass",),
     ),
     Mutant(

@@ -79,8 +79,8 @@ FLOODS = [
     Mutant(
         "gateway/proxy/line.py",
         "one of each entity asks the database at a time",
-        "        if self._free and about not in self._behind and not self._next:\n",
-        "        if self._free:\n",
+        "        if not self._free or about in self._behind or self._next:\n",
+        "        if not self._free:\n",
         (f"{_LINE}test_one_of_each_entity_asks_at_a_time_and_others_pass",),
     ),
     Mutant(

@@ -408,6 +408,20 @@ _PROXY = [
     ),
     Mutant(
         "gateway/proxy/execute.py",
+        "a recording goes on when its call is cut off",
+        "            self.background.spawn(self._settle(settle, trace, call, first))\n",
+        "",
+        (f"{_EXECUTE}test_a_recording_goes_on_when_its_call_is_cut_off",),
+    ),
+    Mutant(
+        "gateway/proxy/execute.py",
+        "a first try that failed has recorded nothing",
+        "if first.done() and not first.cancelled() and first.exception() is None:",
+        "if first.done():",
+        (f"{_EXECUTE}test_a_recording_whose_first_try_fails_is_repeated_before_anybody_hears",),
+    ),
+    Mutant(
+        "gateway/proxy/execute.py",
         "what is not recorded by its deadline is not relayed",
         "if not recording.done() or recording.cancelled():\n            return False",
         "if not recording.done() or recording.cancelled():\n            return True",

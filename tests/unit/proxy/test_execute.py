@@ -103,6 +103,50 @@ def test_a_bug_while_recording_is_raised_and_nothing_is_relayed() -> None:
     run(main())
 
 
+def test_a_recording_goes_on_when_its_call_is_cut_off() -> None:
+    async def main() -> None:
+        rig = Rig()
+        settle, asked, answered = rig.store.settle, asyncio.Event(), asyncio.Event()
+
+        async def slow(settles: Any) -> Any:
+            asked.set()
+            await answered.wait()
+            return await settle(settles)
+
+        rig.store.settle = slow  # type: ignore[method-assign]
+        call = rig.start(rig.call())
+        await asked.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        answered.set()
+        await rig.background.drain(10)
+        assert rig.results == ["settled"]
+        assert outcome(await rig.run(rig.call())) == ("replayed", 200, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [AnswerLost("reset"), StoreUnavailable("down")])
+def test_a_recording_whose_first_try_fails_is_repeated_before_anybody_hears(
+    error: Exception,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        settle, tries = rig.store.settle, [error]
+
+        async def fails(settles: Any) -> Any:
+            if tries:
+                raise tries.pop()
+            return await settle(settles)
+
+        rig.store.settle = fails  # type: ignore[method-assign]
+        assert outcome(await rig.run(rig.call())) == ("applied", 200, None)
+        assert rig.results == ["settled"]
+        assert len(rig.background) == 0
+
+    run(main())
+
+
 def test_late_bytes_settle_what_was_answered_as_unknown() -> None:
     async def main() -> None:
         rig = Rig()
