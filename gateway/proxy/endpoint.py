@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from gateway import faults
@@ -135,7 +136,7 @@ class Endpoint:
             if inflow.unread:
                 answer, send = _closing(answer), _before_it_is_read(inflow, send)
             head_only = scope["method"] == "HEAD"
-            cut_by = await _deliver(answer, send, hang_up, head_only=head_only)
+            cut_by = await _deliver(answer, send, lambda: hang_up, head_only=head_only)
             if cut_by is not None:
                 self._journal.cut_short(request_id, passage.policy, cut_by)
         except asyncio.CancelledError:
@@ -164,10 +165,13 @@ class Endpoint:
         taken.call.flight = flight
         gone = asyncio.Event()
         work = self._running.spawn(self._run(taken, gone))
-        hang_up = _hang_up(scope, receive)
+        # One future for both, so that nothing stands between the answer and who waits for it.
+        ended = _hang_up(scope, receive)
+        work.add_done_callback(partial(_wake, ended))
+        hang_up = partial(_hang_up, scope, receive)
         request_id, delivering = taken.identity.request_id, False
         try:
-            await first_of(work, hang_up)
+            await ended
             if work.done() and (answer := work.result()) is not None:
                 delivering = True
                 faults.reach("reply.before")
@@ -184,7 +188,7 @@ class Endpoint:
                 await _deliver(_known_by_now(work, request_id), send, hang_up)
             raise
         finally:
-            hang_up.cancel()
+            ended.cancel()
             if work.done():
                 _let_go(work)
                 taken.call.held.close()
@@ -221,16 +225,21 @@ class Endpoint:
 
 
 async def _deliver(
-    answer: Answer, send: Send, hang_up: asyncio.Future[None], *, head_only: bool = False
+    answer: Answer,
+    send: Send,
+    hang_up: Callable[[], asyncio.Future[None]],
+    *,
+    head_only: bool = False,
 ) -> CutBy | None:
     """Respond; a large body is read on only while somebody listens. Says who cut it short."""
     if answer.stream is None:
         await respond(answer, send, head_only=head_only)
         return None
-    relay = asyncio.ensure_future(respond(answer, send, head_only=head_only))
+    relay, gone = asyncio.ensure_future(respond(answer, send, head_only=head_only)), hang_up()
     try:
-        await first_of(relay, hang_up)
+        await first_of(relay, gone)
     finally:
+        gone.cancel()
         relay.cancel()  # nothing where it has ended; else its stream is closed on the way out
     try:
         return None if await relay else "upstream"
@@ -258,7 +267,18 @@ def _let_go(work: asyncio.Task[Answer] | asyncio.Task[Answer | None]) -> None:
 def _hang_up(scope: Mapping[str, Any], receive: Receive) -> asyncio.Future[None]:
     """Done when the caller is gone. Our own server says so by itself, which costs no task."""
     told: Callable[[], asyncio.Future[None]] | None = scope.get("state", {}).get("hang_up")
-    return asyncio.ensure_future(_disconnected(receive)) if told is None else told()
+    if told is not None:
+        return told()
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    heard = asyncio.ensure_future(_disconnected(receive))
+    heard.add_done_callback(partial(_wake, gone))
+    gone.add_done_callback(lambda _: heard.cancel())
+    return gone
+
+
+def _wake(waiting: asyncio.Future[None], _: object) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 async def _disconnected(receive: Receive) -> None:
