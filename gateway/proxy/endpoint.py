@@ -16,12 +16,13 @@ from gateway.core.problems import Problem
 from gateway.proxy.answer import Answer, of_problem, replay
 from gateway.proxy.background import Background, first_of
 from gateway.proxy.body import Gone, Inflow, announced, drain
-from gateway.proxy.execute import Executor, Trace
+from gateway.proxy.execute import Executor
 from gateway.proxy.intake import Admissible, Intake, Passage, Recalled, Refused, request_id_of
 from gateway.proxy.passage import pass_through
 from gateway.proxy.respond import Message, Receive, Send, respond
 from gateway.proxy.shares import Flight, Flights
 from gateway.proxy.streams import Place, Places
+from gateway.proxy.trace import Trace
 
 __all__ = ["STOPPING", "CutBy", "Endpoint", "Journal", "respond_unread"]
 

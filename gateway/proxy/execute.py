@@ -48,7 +48,6 @@ from gateway.core.settle import (
 )
 from gateway.errors import RowsLost, StoreUnavailable
 from gateway.limits import ADMIT_TURN_S
-from gateway.observe.metrics import Found
 from gateway.proxy.admitting import Admitted, Admitter
 from gateway.proxy.answer import Answer, Label, of_problem, relay, replay
 from gateway.proxy.background import Background, first_of
@@ -57,11 +56,12 @@ from gateway.proxy.line import Late, Line
 from gateway.proxy.recalling import Recalling
 from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
+from gateway.proxy.trace import Trace
 from gateway.proxy.waiting import Entity, Full, Key, Topic, WaitRoom
 from gateway.store.database import STATEMENT_TIMEOUT_S
 from gateway.upstream import Transfer
 
-__all__ = ["Executor", "Trace"]
+__all__ = ["Executor"]
 
 _LATE_READERS = 64
 """Sockets kept open for late bytes, per process; more are closed, their commands stay unknown."""
@@ -85,24 +85,6 @@ class Asking(Protocol):
 
     async def ask(self, command: Command, judged: UUID) -> bool: ...
     async def due_s(self, command: Command) -> int | None: ...
-
-
-@dataclass(slots=True)
-class Trace:
-    """What one call went through, for its one log line and the metrics; seconds."""
-
-    command: Command | None = None
-    decision: Decision | None = None
-    total_s: float = 0.0
-    admit_s: float = 0.0
-    wait_s: float | None = None
-    exchange: Exchange | None = None
-    send_s: float = 0.0
-    result: SettleResult | None = None
-    settle_s: float = 0.0
-    cache: Found | None = None
-    issued_here: bool = False
-    """Whether fences of the entity are, as the admit found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +336,12 @@ class Executor:
         if not isinstance(outcome, Answered):
             call = call.bare()  # what is left to do may outlast it by far
         match outcome:
+            case Answered(response, kept):
+                settle = Settle(call.command, response, kept)
+                if not await self._record(call, settle, limits, trace):
+                    transfer.close()
+                    return self._not_recorded(call)
+                return self._relay(call, transfer, outcome)
             case NotSent():
                 transfer.close()
                 released = self._release(call, outcome.fault, lost_until, heard=False)
@@ -363,12 +351,6 @@ class Executor:
                 why = f"status {response.status}"
                 released = self._release(call, why, lost_until, heard=True)
                 if not await self._until(limits, self.background.spawn(released)):
-                    transfer.close()
-                    return self._not_recorded(call)
-                return self._relay(call, transfer, outcome)
-            case Answered(response, kept):
-                settle = Settle(call.command, response, kept)
-                if not await self._record(call, settle, limits, trace):
                     transfer.close()
                     return self._not_recorded(call)
                 return self._relay(call, transfer, outcome)

@@ -14,8 +14,8 @@ from gateway.observe.equals import EqualCommands
 from gateway.observe.metrics import Metrics
 from gateway.proxy.answer import Answer
 from gateway.proxy.endpoint import CutBy
-from gateway.proxy.execute import Trace
 from gateway.proxy.intake import Admissible, Passage, Recalled, Refused
+from gateway.proxy.trace import Trace
 
 __all__ = ["Journal"]
 

@@ -228,11 +228,14 @@ class Database:
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator[asyncpg.Connection]:
-        try:
-            async with asyncio.timeout(_FREE_S):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise StoreUnavailable(_ALL_BUSY) from error
+        if self._free.locked():
+            try:
+                async with asyncio.timeout(_FREE_S):
+                    await self._free.acquire()
+            except TimeoutError as error:
+                raise StoreUnavailable(_ALL_BUSY) from error
+        else:
+            await self._free.acquire()  # one is free: it waits for nothing
         try:
             connection = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
         except (asyncpg.PostgresError, *TRANSPORT_ERRORS) as error:

@@ -14,7 +14,8 @@ from gateway.core.model import Exchange, Rules
 from gateway.core.settle import NotSent, Outcome, Unknown, classify
 from gateway.proxy.answer import Answer
 from gateway.proxy.call import Call, plan
-from gateway.proxy.execute import Executor, Trace
+from gateway.proxy.execute import Executor
+from gateway.proxy.trace import Trace
 from gateway.upstream import Transfer
 
 __all__ = ["ReleasesUnknown", "SendsFirst", "classify_unknown_as_not_sent", "drop_the_fence"]

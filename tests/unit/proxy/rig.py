@@ -19,9 +19,10 @@ from gateway.proxy.admitting import Admitter
 from gateway.proxy.answer import Answer
 from gateway.proxy.background import Background
 from gateway.proxy.call import Call
-from gateway.proxy.execute import Executor, Trace
+from gateway.proxy.execute import Executor
 from gateway.proxy.resending import Resender
 from gateway.proxy.settling import Settler
+from gateway.proxy.trace import Trace
 from gateway.proxy.waiting import WaitRoom
 from gateway.upstream import Deadlines, Request
 from tests.kit.commands import OK, attempt, command, rules
