@@ -153,14 +153,19 @@ class Executor:
                 return recalled
         try:
             turn = self.line.at_once(call.command)
+            waited = turn is None
             if turn is None:
                 turn = await self._in_line(call, wait_until)
             try:
+                if waited and (barred := self._barred(call)) is not None:
+                    return barred
                 limits = plan(self.clock(), call.rules)
                 return limits, await self._admit(call, limits, trace)
             finally:
                 self.line.leave(turn)
         except StoreUnavailable as error:
+            if (barred := self._barred(call)) is not None:
+                return barred
             recalled = _recalled(await self.recalling.instead(call), trace)
             return recalled or _store_unavailable(call, error)
         except (Late, Full) as none:
