@@ -158,7 +158,7 @@ begin
             current_setting('transaction_isolation') using errcode = 'feature_not_supported';
     end if;
     if not p_wait then
-        perform set_config('lock_timeout', '200', true);
+        perform set_config('lock_timeout', '50', true);
     end if;
 
     -- New entities as they will be: the insert of the command follows. Nobody sees them before.
@@ -397,7 +397,7 @@ declare
     v_count bigint;
 begin
     if not p_wait then
-        perform set_config('lock_timeout', '200', true);
+        perform set_config('lock_timeout', '50', true);
     end if;
 
     -- A slot that names an attempt means that its command is that attempt's and not settled: whatever

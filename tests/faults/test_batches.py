@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from tests.kit.faults import Rig, entity_locked
+from tests.kit.faults import Rig, entities_locked, entity_locked
 from tests.kit.gateway import rows
 from tests.kit.upstream import Gate, gated
 
 LOCKED, OTHERS = 6, 60
+MANY = 150
+"""More than two batches hold."""
 
 
 def test_locks_of_somebody_elses_transaction_stop_nobody_else(here: Rig) -> None:
@@ -35,3 +37,19 @@ def test_locks_of_somebody_elses_transaction_stop_nobody_else(here: Rig) -> None
     assert [each.reply().status for each in answered] == [201] * LOCKED
     assert {each.reply().status for each in asked} <= {201, 503}
     assert rows(here.database, stuck) == [{"n": 0}]
+
+
+def test_nor_do_they_where_they_are_more_than_a_few_batches(here: Rig) -> None:
+    """Each such batch is asked about one by one, and the callers beside them wait for that."""
+    scene, gate = here.scene, Gate()
+    names = [f"{scene.account}-{number}" for number in range(MANY)]
+    here.upstream.next(*(gated(gate) for _ in names))
+    answered = [scene.open(f"held-{name}", account=name) for name in names]
+    here.upstream.wait_for_effects(MANY)
+
+    with entities_locked(here.database, *(f"account:{name}" for name in names)):
+        gate.release()
+        others = [scene.open(f"other-{n}", account=f"other-{n}") for n in range(OTHERS)]
+        assert [each.reply().status for each in others] == [201] * OTHERS
+
+    assert [each.reply().status for each in answered] == [201] * MANY

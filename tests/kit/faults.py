@@ -29,6 +29,7 @@ __all__ = [
     "RELEASE",
     "SETTLE",
     "Rig",
+    "entities_locked",
     "entity_locked",
     "every_deadline_passes",
     "pass_s",
@@ -176,12 +177,19 @@ def stopped(process: GatewayProcess) -> Iterator[float]:
 @contextlib.contextmanager
 def entity_locked(dsn: str, entity: str) -> Iterator[Callable[[], None]]:
     """Somebody else's transaction holds the entity's row; gives the way to end it early."""
+    with entities_locked(dsn, entity) as unlock:
+        yield unlock
+
+
+@contextlib.contextmanager
+def entities_locked(dsn: str, *entities: str) -> Iterator[Callable[[], None]]:
+    """One transaction of somebody else holds the rows of all of them."""
     locked, done = threading.Event(), threading.Event()
 
     async def hold(conn: Connection) -> None:
         async with conn.transaction():
-            sql = "select from gateway.entities where entity = $1 for update"
-            await conn.fetch(sql, entity)
+            sql = "select from gateway.entities where entity = any ($1) for update"
+            await conn.fetch(sql, list(entities))
             locked.set()
             await asyncio.to_thread(done.wait)
 
