@@ -184,6 +184,17 @@ def test_a_stale_fence_that_only_the_store_has_seen_hears_its_own_answer(pair: P
     assert scene.upstream.count == 2
 
 
+def test_a_fence_that_was_issued_later_is_heard_of_by_what_is_new(pair: Pair) -> None:
+    """Documented too: no command brought the newer fence here."""
+    scene = pair.scene()
+    scene.send("mine", 3)
+    scene.issue()
+    assert scene.send("mine", 3).outcome == "replayed"
+    assert_problem(scene.send("new", 3), "fence-stale")
+    assert_problem(scene.send("mine", 3), "fence-stale")
+    assert scene.upstream.count == 1
+
+
 def test_another_request_under_the_key_is_told_so(pair: Pair) -> None:
     scene = pair.scene()
     for _ in range(3):
