@@ -37,7 +37,7 @@ LOSSES = [
 
 @pytest.fixture
 def unbatched(postgres: Server) -> Iterator[Rig]:
-    """Every admit waits for its lock where it is first asked, not only those asked alone."""
+    """Whatever waits for a lock does so where it is first asked, not only where asked alone."""
     with rig(postgres, env={"FENCEGATE_BATCH_LIMIT": "1"}) as made:
         yield made
 
@@ -112,7 +112,8 @@ def test_settle(here: Rig, lose: Lose) -> None:
     assert here.scene.audit() == []
 
 
-def test_settle_still_running_on_the_server_while_its_repeat_comes(here: Rig) -> None:
+def test_settle_still_running_on_the_server_while_its_repeat_comes(unbatched: Rig) -> None:
+    here = unbatched
     gate = Gate()
     here.upstream.next(gated(gate))
     sent = here.scene.open()
