@@ -284,7 +284,10 @@ class Running:
         used, so that a claim takes many; and nothing while as many ends as that are on their way.
         """
         slots = self._options.concurrency
-        ahead = 0 if self.slots.held_up() else self.pace.ahead(slots, CLAIM_LIMIT)
+        # A worker that dies costs an attempt of each job that it had claimed, begun or not. So no
+        # more wait for a slot than would have been lost without that.
+        most_ahead = min(slots, CLAIM_LIMIT)
+        ahead = 0 if self.slots.held_up() else self.pace.ahead(slots, most_ahead)
         most = slots + ahead
         room = min(most - (len(self._runs) - self._out), CONCURRENCY_LIMIT - len(self._runs))
         if self._out >= most or room <= ahead // 2:
