@@ -184,12 +184,13 @@ def test_while_the_store_is_away_it_is_asked_first(redis: Valkey) -> None:
         one.keep(wish())
         await one.written()
         recalling = Recalling(two.cache)
-        assert await recalling.before(call) is None
+        assert not recalling.store_away  # so nobody asks it before
         assert two.asked == []
         assert await recalling.instead(call) == REPLAY
+        assert recalling.store_away
         assert await recalling.before(call) == REPLAY
         recalling.learn(call, Admitted(Forward(attempt(1)), None))
-        assert await recalling.before(call) is None
+        assert not recalling.store_away
 
     play(redis.url, scene)
 
