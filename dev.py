@@ -98,7 +98,8 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     set_up()
     # The whole suite, four modules at a time on two cores: it waits for longer than it computes.
-    how = arguments or ["--numprocesses", "4", "--dist", "loadscope"]
+    # In the order in which they are collected (tests/conftest.py), not by how many tests they have.
+    how = arguments or ["--numprocesses", "4", "--dist", "loadscope", "--no-loadscope-reorder"]
     return in_order("test", [*lint_steps(), ("pytest", [PYTHON, "-m", "pytest", *how])])
 
 
